@@ -35,6 +35,7 @@ def processes():
     return ProcessPoolExecutor(2, mp_context=get_context("spawn"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [processes, lambda: ThreadPoolExecutor(2), Wrapped], ids=["processes", "threads", "own"]
 )
@@ -48,6 +49,7 @@ def test_tables_are_the_same(make):
         assert found.summary() == whole.summary()
 
 
+@pytest.mark.slow
 def test_the_command(capsys):
     assert main(["breakdown", "-f", "csv", "--executor", "concurrent.futures:ThreadPoolExecutor", str(RUN)]) == 0
     assert capsys.readouterr().out == as_csv("breakdown", analyse(RUN).breakdown)

@@ -178,7 +178,7 @@ def test_a_table_by_another_name(word: str, said: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == f"error: no such table: {word}; {said}\n"
 
 
-@pytest.mark.quick_cases("t.txt-    3  3  ")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "holds"),
     [

@@ -22,7 +22,7 @@ def found_of(world: World, folder: Path) -> Analysis:
     return analyse(folder, workers=1)
 
 
-@pytest.mark.quick_cases("8")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", a_sample(WITH_HANG, 3))
 def test_the_rank_that_stops_is_named(seed: int, tmp_path: Path) -> None:
     world = draw(seed)

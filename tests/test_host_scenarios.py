@@ -99,7 +99,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.quick_cases("copies-fsdp")
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "name"), a_sample([(c, n) for c in CHANGES for n in PROGRAMS], 6, seed=7))
 def test_with_other_code_a_run_is_as_with_that_code(change: str, name: str, tmp_path: Path) -> None:
     before, after, scenario = CHANGES[change]

@@ -83,6 +83,7 @@ def test_nobody_is_accused_where_nobody_is_late(name: str, tmp_path: Path) -> No
     assert calm.prices.late is None
 
 
+@pytest.mark.slow_cases("566878-0.1")
 @pytest.mark.parametrize(("seed", "jitter"), [(566878, 0.1), (821239, 0.15)])
 def test_nobody_is_accused_of_chance(seed: int, jitter: float, tmp_path: Path) -> None:
     """In a few steps of kernels that vary by a tenth or more, some of equal ranks take longer by a few per cent."""
@@ -106,6 +107,7 @@ def test_two_that_delay_the_run_in_turns(tmp_path: Path) -> None:
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.slow
 def test_of_two_ranks_the_one_that_costs_more(tmp_path: Path) -> None:
     """The median of two is that of the faster one: each is compared with the other, and not with both."""
     calm = World(5, ddp, 1, 2, steps=6, window=Window(((1, 4),)))
@@ -119,6 +121,7 @@ def test_of_two_ranks_the_one_that_costs_more(tmp_path: Path) -> None:
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.slow
 def test_ranks_at_the_same_place_of_each_host(tmp_path: Path) -> None:
     """Without one of them the others are as late, so that none gains anything alone."""
     calm = World(5, ddp, 4, 4, steps=6, window=Window(((1, 4),)))
@@ -163,6 +166,7 @@ def test_stages_that_all_block_in_different_places(tmp_path: Path) -> None:
     assert blocking.prices.gains["no_syncs"].ns == pytest.approx(true, abs=0.03 * step_ns(blocking))
 
 
+@pytest.mark.slow
 def test_ranks_that_are_slower_by_different_factors(tmp_path: Path) -> None:
     """Others that are slower as well say nothing of how far ranks are apart by chance."""
     calm = World(5, ddp, 1, 8, steps=6, window=Window(((1, 4),)))
@@ -178,6 +182,7 @@ def test_ranks_that_are_slower_by_different_factors(tmp_path: Path) -> None:
     assert row["gain_ns"] == pytest.approx(without_first, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.slow_cases("2-2500.0")
 @pytest.mark.parametrize(("rank", "us"), [(0, 2000.0), (2, 2500.0)])
 def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     rank: int, us: float, tmp_path: Path
@@ -192,6 +197,7 @@ def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.slow_cases("ddp")
 @pytest.mark.parametrize("program", ["ddp", "tp"])
 def test_two_of_four_ranks_that_are_late_by_different_amounts(program: str, tmp_path: Path) -> None:
     """The median of all lies between them, and beside it the one that is less late seems to be like the others."""
@@ -205,6 +211,7 @@ def test_two_of_four_ranks_that_are_late_by_different_amounts(program: str, tmp_
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) -> None:
     """The others wait elsewhere, so that only what is more than theirs is why they are late, and is said."""
     calm = World(9, partial(three_d, tp=1, pp=4), 2, 2, steps=6, window=Window(((1, 4),)))
@@ -219,6 +226,7 @@ def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) 
     assert float(said[1]) == pytest.approx(3.0, rel=0.15)
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stage_of_one_rank_that_computes_longer_while_all_wait_for_their_devices(rank: int, tmp_path: Path) -> None:
     """Its CPU waits longer as well, which is no reason."""
@@ -231,6 +239,7 @@ def test_a_stage_of_one_rank_that_computes_longer_while_all_wait_for_their_devic
     assert "It computes" in late.verdicts["why"].iloc[0]
 
 
+@pytest.mark.slow
 def test_hidden_transfers_of_links_that_take_longer_than_compute(tmp_path: Path) -> None:
     """A step is then as long as its transfers: they are all that is left where nothing waits for them."""
     bound = partial(ddp, layers=4, buckets=(80 << 20, 80 << 20))
@@ -323,7 +332,7 @@ def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
         assert late.verdicts["headline"].iloc[0].endswith(": Python collects garbage")
 
 
-@pytest.mark.quick_cases("Python GC-no_gc-idle-collecting garbage costs")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "remedy", "verdict", "said"),
     [

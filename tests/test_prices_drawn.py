@@ -118,6 +118,7 @@ def without(kind: str, made: World, ranks: tuple[int, ...], at: float = 0.4) -> 
     return replace(made, injections=(Injection(kind, ranks, STEPS, 900.0, at),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("job", "kind"), [("ddp", "kernel"), ("tp", "copies"), ("tp and dp", "kernel")])
 def test_work_that_two_of_three_ranks_have(job: str, kind: str, tmp_path: Path) -> None:
     """What the third one lacks is left out, although most ranks have it."""
@@ -130,6 +131,7 @@ def test_work_that_two_of_three_ranks_have(job: str, kind: str, tmp_path: Path) 
     assert "anks 0, 2 cost" in caused.verdict or "rank 0" in caused.verdict
 
 
+@pytest.mark.slow_cases("tp")
 @pytest.mark.parametrize("job", ["ddp", "tp"])
 def test_a_step_that_was_launched_before_the_trace(job: str, tmp_path: Path) -> None:
     """A CPU is more than a step ahead, so what the devices do first has no launch, which is no reason for no prices."""
@@ -142,6 +144,7 @@ def test_a_step_that_was_launched_before_the_trace(job: str, tmp_path: Path) -> 
     assert caused.prices.gains["no_straggler"].ns == pytest.approx(true, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [(3, 3), (3, 4)])
 def test_some_rank_is_the_last_by_chance(steps: tuple[int, int], tmp_path: Path) -> None:
     """In one step as in many: equal ranks are neither named nor to be looked at."""
@@ -155,6 +158,7 @@ def test_some_rank_is_the_last_by_chance(steps: tuple[int, int], tmp_path: Path)
         assert "no_jitter" in found.prices.gains
 
 
+@pytest.mark.slow_cases("steps1")
 @pytest.mark.parametrize("steps", [(3, 3), (3, 4)])
 def test_beside_a_late_rank_nobody_is_named_by_chance(steps: tuple[int, int], tmp_path: Path) -> None:
     """It takes longer by what was planted: what single kernels take longer by chance, others take shorter."""
@@ -169,6 +173,7 @@ def test_beside_a_late_rank_nobody_is_named_by_chance(steps: tuple[int, int], tm
     assert found.prices.late.excess[1].compute_ns == pytest.approx(longer_ns, rel=0.1)
 
 
+@pytest.mark.slow
 def test_those_named_together_have_their_waits_together(tmp_path: Path) -> None:
     """`66 % of it for rank 1 and rank 0 (nearly as late)` is what both are waited for, and nobody counts twice."""
     calm = World(7, PROGRAMS["ddp"], 1, 3, steps=len(STEPS), window=Window(((1, 4),)))

@@ -61,7 +61,7 @@ def test_buckets_wait_for_the_bucket_before(tmp_path: Path) -> None:
     assert (behind["slack_ns"].dropna() >= behind["since_before_ns"][behind["slack_ns"].notna()]).all()
 
 
-@pytest.mark.quick_cases("nccl-straggler")
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "gloo-training"])
 def test_they_add_up_to_all_exposed_communication(run: str) -> None:
     """Of runs in which no two calls of a device run at once."""

@@ -33,7 +33,7 @@ def recorded(request: pytest.FixtureRequest) -> Analysis:
     return analyse(DATA / request.param, details=True)
 
 
-@pytest.mark.slow_cases("nccl-periodic", "nccl-two-hosts")
+@pytest.mark.quick_cases("nccl-straggler", "gloo-training", "gloo-collectives")
 def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
     for members in rank_programs(recorded.of(played_tables)):
@@ -43,7 +43,7 @@ def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
             assert np.array_equal(end, program.end)
 
 
-@pytest.mark.slow_cases("213")
+@pytest.mark.slow
 @pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 2))
 def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
     made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
@@ -52,6 +52,7 @@ def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Pa
     assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
 
 
+@pytest.mark.slow_cases("nccl-periodic", "nccl-two-hosts")
 def test_usual_delays_explain_the_steps(recorded: Analysis) -> None:
     on_cpus = (recorded.run.activities["device"] == "cpu").all()
     assert recorded.replay_steps["error_frac"].abs().median() < (0.5 if on_cpus else 0.03)
@@ -66,7 +67,7 @@ HIDDEN = {("data", "ddp"), ("op", "ddp")}
 """The CPU is far enough ahead of its GPU."""
 
 
-@pytest.mark.slow_cases("data-fsdp")
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 2, seed=3))
 def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path: Path) -> None:
     steps = tuple(range(1, 6))
@@ -283,7 +284,7 @@ def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: 
         assert whole["compute"] < 0.05
 
 
-@pytest.mark.quick_cases("206")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", a_sample([*PROGRAMS, 206, 214, 221], 3, seed=6))
 def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: Path) -> None:
     """Also where the trace begins before the only step, with other things on each rank."""
@@ -365,11 +366,13 @@ def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_ot
     assert found.critical_path["dur_ns"].sum() == pytest.approx(20 * MS, rel=0.05)
 
 
+@pytest.mark.slow
 def test_stages_that_do_as_many_things_in_another_order_wait_for_what_they_receive(tmp_path: Path) -> None:
     """One works, sends, receives and works; the other receives, works for longer, sends and works."""
     assert gain_of_stage_1(tmp_path, [(0, 4), (18, 22)], [(5, 17), (18, 22)]) == pytest.approx(8, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_stage_that_does_more_keeps_its_own_pace_for_what_the_other_does_as_well(tmp_path: Path) -> None:
     """One multiplies three times as often; the other one, which waits for it, is slower."""
     works = [(6, 10), (10, 14), (14, 18), (19, 23)]

@@ -72,6 +72,7 @@ def report_of(address: str, run: str) -> tuple[int, dict[str, str], str]:
     return fetched(f"{address}{TAB}/report?{urllib.parse.urlencode({'run': run})}")
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_the_tab_is_there(address: str) -> None:
     listed = json.loads(fetched(f"{address}data/plugins_listing")[2])
@@ -106,6 +107,7 @@ def test_every_run_is_listed_with_what_its_first_screen_says(address: str, logdi
     assert "node_0.0001.pt.trace.json" in rows["broken"]["why"]
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_what_the_tab_is_made_of_has_the_headers_that_tensorboard_wants(address: str) -> None:
     for place, kind in (("index.js", "text/javascript"), ("style.css", "text/css"), ("runs", "application/json")):
@@ -135,6 +137,7 @@ def test_what_cannot_be_read_says_why(address: str) -> None:
     assert headers["Content-Security-Policy"] == "default-src 'none'"
 
 
+@pytest.mark.slow
 @needs_tensorboard
 @pytest.mark.parametrize("run", ["..", "../..", "/etc", "empty", "", "one/../one", "\x00"])
 def test_only_runs_below_the_log_directory_are_shown(address: str, run: str) -> None:

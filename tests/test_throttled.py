@@ -65,6 +65,7 @@ def check_named(seeds: Sequence[int], folder: Path) -> None:
             assert f"longer than the others from step {since} on" in said, seed
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_throttled(tmp_path: Path) -> None:
     check_named(range(1), tmp_path)
 
@@ -74,6 +75,7 @@ def test_more_ranks_that_are_throttled(tmp_path: Path) -> None:
     check_named(range(1, 9), tmp_path)
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("seed", [3, 4])
 def test_always_is_since_no_step(seed: int, tmp_path: Path) -> None:
     calm, rank, _, us = drawn(seed)
@@ -84,6 +86,7 @@ def test_always_is_since_no_step(seed: int, tmp_path: Path) -> None:
     assert " from step " not in found.verdicts["because"].iloc[0]
 
 
+@pytest.mark.slow
 def test_once_is_an_event_of_that_step(tmp_path: Path) -> None:
     calm, rank, step, _ = drawn(0)
     found = read(replace(calm, injections=(Injection("throttled", (rank,), (step,), 4000.0),)), tmp_path)

@@ -61,7 +61,7 @@ def test_every_run_adds_up(run, details):
     assert known.all(axis=None) if details else not known.any(axis=None)
 
 
-@pytest.mark.quick_cases("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("details", [True, False])
 def test_the_mean_of_its_parts_is_the_typical_step(details):
     found = analyse(ROOT / "tests" / "data" / "nccl-straggler", details=details)
@@ -260,6 +260,7 @@ def test_of_one_rank_alone_it_is_not_known_for_whom_it_waits(tmp_path, capsys):
     assert "needs the traces of all ranks" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_wait_at_all_is_a_result(tmp_path, capsys):
     run = str(late_run(tmp_path, late_ns=0))
     assert "no device waited" in printed(capsys, "--by", "culprit", run)

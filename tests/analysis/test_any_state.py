@@ -416,7 +416,7 @@ def test_a_name_that_no_file_can_have(tmp_path):
 # --- files that change while they are read ---------------------------------------------------------------------------
 
 
-@pytest.mark.quick_cases("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("gz", [False, True])
 def test_a_file_that_shrinks(tmp_path, gz):
     made = Trace()
@@ -467,7 +467,7 @@ def test_endless_streams_end(tmp_path, state):
         read(pipe, sizes=SMALL_LIMITS)
 
 
-@pytest.mark.quick_cases("{},")
+@pytest.mark.slow
 @pytest.mark.parametrize("event", [b"{},", b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},'])
 def test_gzip_bombs_of_good_events_end(tmp_path, event):
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -259,6 +259,7 @@ def test_workers_use_it_for_large_files(tmp_path, trace):
             assert cache.place(trace).is_file() == kept
 
 
+@pytest.mark.slow
 def test_what_is_worth_keeping_does_not_depend_on_where_tables_are_made(tmp_path):
     """A packed file counts by what it holds."""
     run = ROOT / "tests" / "data" / "nccl-straggler"

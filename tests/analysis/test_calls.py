@@ -429,7 +429,7 @@ def test_the_destination_in_a_subgroup_is_a_global_rank_already(tmp_path, ranks)
     ]
 
 
-@pytest.mark.slow_cases("2")
+@pytest.mark.quick_cases("1")
 @pytest.mark.parametrize("seed", range(4))
 def test_of_a_message_that_names_both_ends_the_peer_is_the_other_one(tmp_path, seed):
     draw = Random(seed)

@@ -68,15 +68,20 @@ def run(
     return analyse(folder, details=True)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Callable[..., Comparison]:
-    """The plain run, and one with these options."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
+    """The plain run, and one with these options. Runs with the same options are one."""
+    folder, number = tmp_path_factory.mktemp("runs"), count()
+    runs: dict[str, Analysis] = {}
 
-    pairs = count()
+    def of(options: dict[str, Any]) -> Analysis:
+        key = repr(options)
+        if key not in runs:
+            runs[key] = run(folder / str(next(number)), **options)
+        return runs[key]
 
     def compared(plain: dict[str, Any] | None = None, **options: Any) -> Comparison:
-        folder = tmp_path / str(next(pairs))
-        return Comparison((run(folder / "a", **plain or {}),), (run(folder / "b", **options),))
+        return Comparison((of(plain or {}),), (of(options),))
 
     return compared
 
@@ -98,6 +103,7 @@ def test_names_that_change_places_are_told_apart_by_what_launched_them(made: Any
     assert both.cause == "+4.0 ms: compute, gemm in place of add"
 
 
+@pytest.mark.slow
 def test_all_kernels_longer_is_another_device_and_no_kernel(made: Any) -> None:
     slower = dict.fromkeys(STEP, 1.3)
     words = "everything takes 1.30 times as long"
@@ -144,6 +150,7 @@ def test_a_kernel_that_is_launched_more_often_is_known_by_its_name(made: Any) ->
     assert made(again=3).cause == "+2.0 ms: compute, relu"
 
 
+@pytest.mark.slow
 def test_a_slower_kernel_has_the_operator_and_shapes_that_are_slower(made: Any) -> None:
     shapes = {"aten::mm": [4096, 512], "aten::relu": [4096, 2048]}
     both = made({"shapes": shapes}, shapes=shapes, times={"aten::mm": 1.2})
@@ -169,11 +176,13 @@ def test_work_of_one_side_only_is_said_to_be_so(made: Any) -> None:
     assert records(both.changed_causes)[0]["what"] == "without relu"
 
 
+@pytest.mark.slow
 def test_all_that_only_one_side_has_is_one_cause(made: Any) -> None:
     assert made(more=3).cause == "+3.0 ms: compute, more_a and 2 more kernels, which A does not have"
     assert made({"more": 3}).cause == "-3.0 ms: compute, more_a and 2 more kernels, which B does not have"
 
 
+@pytest.mark.slow
 def test_programs_that_have_little_in_common_are_compared_as_a_whole(made: Any) -> None:
     both = made(names=RENAMED, library="mine", again=3, times={"aten::mm": 2.0})
     assert both.cause == "+14.0 ms: compute in all (A and B have few kernels in common)"
@@ -181,6 +190,7 @@ def test_programs_that_have_little_in_common_are_compared_as_a_whole(made: Any) 
     assert "in common" not in made(names=RENAMED, times={"aten::mm": 2.0}, device="AMD Instinct MI300X").cause
 
 
+@pytest.mark.slow
 def test_links_that_are_slower_are_one_cause_whatever_the_sizes(tmp_path: Path) -> None:
     sides = []
     for name, times in (("a", (4, 6)), ("b", (6, 9))):
@@ -230,6 +240,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Analysi
     return analysed
 
 
+@pytest.mark.slow
 def test_a_late_rank_is_the_cause_though_the_transfers_of_others_show_it(simulated: Any) -> None:
     plain, late = simulated(7), simulated(8, Injection("slower", (2,), tuple(range(6)), 300.0, 0.3))
     both = Comparison((plain,), (late,))
@@ -249,6 +260,7 @@ def test_a_late_rank_is_the_cause_though_the_transfers_of_others_show_it(simulat
     assert back.change.words.startswith("rank 2 is no longer late: in A, it computes 0.3 ms per step longer")
 
 
+@pytest.mark.slow
 def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any) -> None:
     """A GPU that is slower by 1 % is not late by itself, but it was as fast as the others before."""
     plain, late = simulated(7), simulated(7, Injection("throttled", (2,), tuple(range(6)), 35.0))
@@ -323,6 +335,7 @@ def test_a_change_of_one_percent_has_its_cause_by_differences_of_the_same_steps(
     assert 0.04 * MS < first["difference_low_ns"] < 0.05 * MS < first["difference_high_ns"] < 0.06 * MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "us", "at", "cause"),
     [
@@ -341,7 +354,7 @@ def test_what_cpus_do_more_at_one_place_is_the_cause(
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.3)
 
 
-@pytest.mark.quick_cases("1.2")
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.03, 1.2])
 def test_cpus_that_are_slower_at_everything_are_the_cause(tmp_path: Path, times: float) -> None:
     """Not the data loader alone, nor that they wait for their devices, which makes launches late."""

@@ -94,6 +94,7 @@ def test_every_place_where_a_chunk_can_end(tmp_path, layout):
         assert read(path, ReadSizes(chunk_bytes=size))[0] == wanted, f"chunks of {size} bytes"
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     names=st.lists(st.text(alphabet='{}[],":\\ an\n', max_size=12), max_size=6),

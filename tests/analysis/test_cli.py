@@ -62,7 +62,7 @@ def fails(capsys, *arguments: str, naming: str) -> str:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("ranks-table", "summary-markdown")
+@pytest.mark.slow_cases("ranks-table", "summary-markdown", "ranks-csv")
 @pytest.mark.parametrize(("command", "output_format"), a_sample([*product(COMMANDS, FORMATS)], 12))
 def test_every_command_in_every_format(capsys, run_dir, command, output_format):
     assert main([*command.split(), str(run_dir), "--format", output_format]) == 0
@@ -88,7 +88,7 @@ def test_options_before_the_run_mean_the_summary_too(capsys, run_dir):
     assert json.loads(capsys.readouterr().out)["table"] == "summary"
 
 
-@pytest.mark.quick_cases("breakdown")
+@pytest.mark.slow
 @pytest.mark.parametrize("command", a_sample(TABLES, 3))
 def test_json_and_csv_say_the_same(capsys, run_dir, command):
     main([*command.split(), str(run_dir), "--format", "json"])
@@ -369,7 +369,7 @@ def test_a_name_with_control_characters_cannot_move_the_cursor(capsys, tmp_path)
 # --- keeping going ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("summary")
+@pytest.mark.slow_cases("summary", "ranks")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_keep_going_shows_the_other_ranks_and_exits_1(capsys, tmp_path, command):
     write_run(tmp_path, 3, [Collective((0, 1 * MS, 2 * MS))])

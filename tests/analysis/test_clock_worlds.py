@@ -28,7 +28,6 @@ SEEDS = range(8)
     "warming-3",
     "warming-5",
     "warming-7",
-    "messages-1",
 )
 @pytest.mark.parametrize(("kind", "seed"), a_sample([(kind, seed) for kind in KINDS for seed in SEEDS], 24))
 def test_clocks_are_as_right_as_they_claim(tmp_path, kind, seed):
@@ -39,7 +38,7 @@ def test_clocks_are_as_right_as_they_claim(tmp_path, kind, seed):
     assert errors["time_covered"].all(), errors.to_string()
 
 
-@pytest.mark.quick_cases("1-True-5")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hosts", "named", "seed"),
     a_sample([(hosts, named, seed) for hosts in (1, 2) for named in (False, True) for seed in SEEDS], 8),
@@ -82,7 +81,7 @@ def jumping(folder, moments, *, ranks=(2, 3), calls=40):
     return analysed(folder, *traces)
 
 
-@pytest.mark.quick_cases("[(10, 150000), (20, 150000), (30, 900000)]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moments",
     [

@@ -135,7 +135,7 @@ def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path
     assert "no record_function, nn.Module or compiled region is in the traces" in capsys.readouterr().err
 
 
-@pytest.mark.quick_cases("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_layer_that_computes_more_has_other_shapes_and_a_slower_one_the_same(tmp_path, capsys, seed):
     draw = random.Random(seed)
@@ -289,6 +289,7 @@ def test_cycles_of_one_run_are_captures(tmp_path):
     assert measure(compare(tmp_path / "a", tmp_path / "c", run_spread_frac=0.001), "compute")["significant"]
 
 
+@pytest.mark.slow
 def test_captures_of_one_run_that_number_their_steps_alike_are_one(tmp_path):
     """Two captures in one folder, as by two calls of a profiler: their steps are marked, and each is in the mean."""
     a, b = (
@@ -312,6 +313,7 @@ def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
     assert step["spread_a_ns"] == 1  # sqrt(1 / 2)
 
 
+@pytest.mark.slow
 def test_runs_without_operators_are_compared_by_the_rest(tmp_path, capsys):
     packed = tmp_path / "packed"
     assert main(["pack", "--no-details", "-o", str(packed), str(DATA / "nccl-straggler")]) == 0
@@ -348,6 +350,7 @@ def lengths(tmp_path: Path, **sides: list[tuple[str, int, list[int]]]):
     return measure(compare(tmp_path / "a", tmp_path / "b"), "step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("b", "few"), [([200, 400], True), ([600, 900], False), ([200, 400, 300, 210], False)])
 def test_few_steps_that_do_not_overlap_are_said_to_be_few(tmp_path, b, few):
     lengths(tmp_path, a=[("idle", 2, [1050, 1200] * (len(b) // 2))], b=[("idle", 2, b)])
@@ -470,7 +473,7 @@ def known(monkeypatch, runs, read_once) -> dict[str, str]:
     return runs
 
 
-@pytest.mark.quick_cases("a-60-0", "a-5-4")
+@pytest.mark.quick_cases("a-5-4")
 @pytest.mark.parametrize(
     ("b", "percent", "code"), [("slow", "10", 3), ("slow", "500", 0), ("a", "60", 0), ("a", "5", 4), ("short", "10", 4)]
 )
@@ -482,6 +485,7 @@ def test_the_exit_code_for_ci(capsys, known, b, percent, code):
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.quick_cases("1.3-Judgement.slower")
 @pytest.mark.parametrize(
     ("factor", "judgement"),
     [(4.6, Judgement.slower), (1.3, Judgement.slower), (0.92, Judgement.within), (1.0, Judgement.unknown)],
@@ -509,6 +513,7 @@ def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
     assert found.slower_by(0.1)[0] is Judgement.unknown
 
 
+@pytest.mark.slow
 def test_what_one_capture_each_could_not_see_is_said(capsys, known):
     main(["compare", "--fail-above", "5", known["a"], known["a"]])
     captured = capsys.readouterr()
@@ -550,6 +555,7 @@ def test_no_interval_goes_below_nothing(tmp_path):
     assert (1 + step["change_low_frac"]) * (1 + turned["change_high_frac"]) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_surely_faster_never_fails(known):
     assert main(["compare", "--fail-above", "0", known["slow"], known["a"]]) == 0
 
@@ -559,6 +565,7 @@ def test_a_run_that_is_surely_faster_never_fails(known):
 _CHANGE = re.compile(r"^  \S.*  ([+-][\d.,]+) (?:ms|us)(?:  ([+-][\d.,]+) to ([+-][\d.,]+)(?: us)?)?$", re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_a_comparison_is_one_screen(known, width):
     both = Comparison((analyse(known["a"], details=True),), (analyse(known["slow"], details=True),))
@@ -628,6 +635,7 @@ def test_the_screen_takes_only_ascii_where_that_is_all_there_is(known):
     assert two_runs(both, Screen(width=80, ascii_only=True)).isascii()
 
 
+@pytest.mark.slow
 def test_what_is_said_in_brief_is_markdown_to_paste(capsys, known):
     assert main(["compare", "--brief", known["a"], known["slow"]]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -642,6 +650,7 @@ def test_what_is_said_in_brief_is_markdown_to_paste(capsys, known):
         assert "--brief" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_json_has_the_decision_as_fields(capsys, known):
     main(["compare", "-f", "json", "--fail-above", "10", known["a"], known["slow"]])
     found = json.loads(capsys.readouterr().out)
@@ -661,6 +670,7 @@ def test_json_has_the_decision_as_fields(capsys, known):
     assert same["headline"] == "Steps of B are as long as those of A"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0.0, 0.4, 4.0, 40.0])
 def test_a_headline_says_of_a_change_what_the_decision_does(tmp_path, more):
     both = compare(run(tmp_path / "a"), run(tmp_path / "b", gemm=20 + more))
@@ -686,6 +696,7 @@ def test_every_format(capsys, known, by, output_format):
     assert captured.err.startswith("note: A change under 0.1% is within") if alone else not captured.err
 
 
+@pytest.mark.slow
 def test_intervals_that_bound_nothing_are_for_machines_only(capsys, tmp_path):
     a, b = (str(run(tmp_path / name, pause=ms)) for name, ms in (("a", 0.01), ("b", 0.02)))
     main(["compare", "--by", "measure", "-f", "csv", a, b])

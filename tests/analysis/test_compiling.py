@@ -49,7 +49,7 @@ def compiled(analysis: Analysis) -> list[Row]:
     return [row for row in records(analysis.syncs) if row["kind"] == "compile"]
 
 
-@pytest.mark.slow_cases("0")
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("seed", range(6))
 def test_what_compiles_is_listed_named_and_priced(tmp_path, seed):
     draw = random.Random(seed)

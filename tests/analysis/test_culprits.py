@@ -56,6 +56,7 @@ def test_two_culprits_are_both_named(tmp_path: Path) -> None:
     assert "100% of it for 2 ranks: rank 1 (60%), rank 5 (40%), the first computes" in text
 
 
+@pytest.mark.slow
 def test_who_comes_nearly_as_late_as_the_last_is_named_beside_it(tmp_path: Path) -> None:
     found = run_of(tmp_path, [{1: 8 * MS, 4: 8 * MS - MS // 10, 6: 5 * MS}] * 6)
     assert "for rank 1 and rank 4 (nearly as late), the first computes 8.0 ms per step longer" in sentence(found)
@@ -197,6 +198,7 @@ def test_a_late_rank_for_which_nobody_is_known_to_wait(tmp_path: Path) -> None:
     assert sum(each.weight_ns for each in made.behind) == len(others) * 2 * 8 * MS
 
 
+@pytest.mark.slow
 def test_of_a_rank_with_one_step_nobody_knows_whether_it_is_late_in_that_alone(tmp_path: Path) -> None:
     """Rank 2 has only the second of the two steps in its trace, and computes 0.5 ms longer in it."""
     window = Window(((4, 5),), shifts=((0, 0), (0, 0), (1, 0), (0, 0)))

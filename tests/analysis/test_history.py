@@ -74,6 +74,7 @@ def file(tmp_path: Path, six: Path) -> Path:
 # --- what a comparison learns ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_against_one_finds_five_per_cent_once_six_captures_are_known(file, capture):
     a, b, alike = capture("a", 0.15), capture("b", 5.2), capture("alike", -0.2)
     assumed, known = Comparison((a,), (b,)), Comparison((a,), (b,), history=read_history(file))
@@ -214,6 +215,7 @@ def test_a_file_that_cannot_be_is_an_error_with_its_name(tmp_path, capture):
         read_history(tmp_path)
 
 
+@pytest.mark.slow
 def test_commands_keep_and_read_it(tmp_path, file, capture, capsys):
     capture("a", 0.1), capture("b", 5)
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
@@ -231,6 +233,7 @@ def test_commands_keep_and_read_it(tmp_path, file, capture, capsys):
 # --- what stands apart -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_run_of_a_side_that_stands_apart_is_named_and_left_out(capture):
     a = tuple(capture(f"a{k}", percent) for k, percent in enumerate((0.0, 0.3, 0.1)))
     b = tuple(capture(f"b{k}", percent) for k, percent in enumerate((5.0, 5.2, 31.0, 5.1)))
@@ -249,6 +252,7 @@ def test_first_steps_before_a_run_has_warmed_up_are_named_and_left_out(capture):
     assert "The first 2 steps are left out of b: the run had not warmed up." in found.decision.statements
 
 
+@pytest.mark.slow
 def test_what_holds_of_several_runs_is_one_sentence(capture):
     b = tuple(capture(f"b{number}", cold=2) for number in range(3))
     found = Comparison(tuple(capture(f"a{number}") for number in range(3)), b)
@@ -290,6 +294,7 @@ def test_steps_of_a_steady_run_have_all_warmed_up():
 # --- how often it is right -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("0.0")
 @pytest.mark.parametrize("runs", [0.0, 0.005])
 def test_a_history_of_six_makes_few_false_alarms_and_finds_five_per_cent(runs):
     """Of steps that differ by 0.6 % within a run, and runs that do not differ more, or by 0.5 % besides."""

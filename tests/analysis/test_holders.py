@@ -88,6 +88,7 @@ def _run(folder: Path, within: list[tuple[str, int, int]], *, kind: str = "cpu_o
     return records(analyse(trace.write(folder), details=True, cache=False).verdicts)[0]
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_an_operator_that_holds_most_idle_time_is_in_the_headline(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -99,6 +100,7 @@ def test_an_operator_that_holds_most_idle_time_is_in_the_headline(tmp_path: Path
     assert f"for {took // pieces * pieces / 1000:.1f} ms they were in `aten::narrow`" in row["why"]
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_of_one_that_holds_a_third_the_headline_says_how_much(tmp_path: Path, seed: int) -> None:
     took = random.Random(seed).randrange(11_000, 16_500)
@@ -107,6 +109,7 @@ def test_of_one_that_holds_a_third_the_headline_says_how_much(tmp_path: Path, se
     assert f"for {took / 1000:.1f} ms they were in `aten::cat`" in row["why"]
 
 
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_none_is_named_where_each_holds_little(tmp_path: Path, seed: int) -> None:
     took = random.Random(seed).randrange(1_000, 10_000)
@@ -131,6 +134,7 @@ def test_compiled_graphs_count_as_one(tmp_path: Path) -> None:
     assert row["headline"].endswith(", most of the time in `CompiledFxGraph`")
 
 
+@pytest.mark.slow
 def test_gaps_name_the_same_operator(tmp_path: Path) -> None:
     inside = [("aten::as_strided", 200 + 100 * number, 20) for number in range(300)]
     _run(tmp_path, [("aten::split", 100, 31_000), *inside, ("aten::add", 32_000, 1_500)])

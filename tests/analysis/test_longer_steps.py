@@ -71,6 +71,7 @@ def _previewing(trace: Trace, begin: int, ns: int) -> None:
         trace.kernel(f"kernel_{number}", at + 20 * US, ns // 20 - 40 * US, launch=at + 10 * US, thread=_THREAD)
 
 
+@pytest.mark.quick_cases("batch-1", "batch-2", "operator-0", "garbage-0", "python-0", "python-1", "python-2")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("event", "said"),
@@ -94,6 +95,7 @@ def test_what_fills_most_of_the_idle_time_is_said(tmp_path: Path, seed: int, eve
     assert "train_step" not in row["because"]
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_copies_are_named_with_what_they_are_for(tmp_path: Path, seed: int) -> None:
     row = _run(tmp_path, seed, _copying)[0]
@@ -109,6 +111,7 @@ def test_many_kernels_are_named_by_what_launched_them(tmp_path: Path, seed: int)
     assert headline.endswith(" ms longer, mostly inside `preview`")
 
 
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_named_that_fills_less_than_half(tmp_path: Path, seed: int) -> None:
     def several(trace: Trace, begin: int, ns: int) -> None:

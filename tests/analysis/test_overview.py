@@ -32,6 +32,7 @@ def test_it_fits_one_screen(run, width) -> None:
     assert max(map(cell_len, lines[:-2])) <= min(width, 100)  # then come commands, to be copied
 
 
+@pytest.mark.slow
 def test_a_wider_terminal_shows_no_less(run) -> None:
     """No row of any kind, sentence or warning is lost."""
 

@@ -129,6 +129,7 @@ def test_a_change_that_is_called_large_enough_is_seen_nine_times_in_ten(count):
 # --- steps that pair -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_captures_of_other_steps_than_those_of_the_other_side_differ_by_these_too():
     """Data that are the same in every capture of a side, but others on the other side, are no change."""
     alarms = found = 0
@@ -143,6 +144,7 @@ def test_captures_of_other_steps_than_those_of_the_other_side_differ_by_these_to
     assert found >= 190
 
 
+@pytest.mark.slow
 def test_data_that_are_the_same_in_the_captures_of_one_side_only_are_no_change():
     """One side was seeded, the other was not, and both have steps of the same numbers."""
     alarms = 0

@@ -144,6 +144,7 @@ def test_files_may_be_gone_once_they_are_read(tmp_path):
     assert as_csv("breakdown", found.breakdown) == as_csv("breakdown", analyse(DATA / "nccl-straggler").breakdown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [USUAL_SIZES, SPREAD], ids=["here", "rank by rank"])
 def test_without_files_it_is_known_how_late_ranks_were_but_not_what_their_cpus_did(tmp_path, sizes):
     run = tmp_path / "run"
@@ -158,6 +159,7 @@ def test_without_files_it_is_known_how_late_ranks_were_but_not_what_their_cpus_d
     assert set(found.late_work["kind"]) < set(as_it_was["kind"])
 
 
+@pytest.mark.slow
 def test_the_processes_that_read_make_the_tables(monkeypatch):
     begun = []
     monkeypatch.setattr(executor, "start_worker", lambda others: begun.append(1) or start_worker(others))
@@ -259,6 +261,7 @@ def process_ids():
     return lambda: children() - before
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_found_in_one_visit_to_each_rank(caplog):
     run = DATA / "nccl-rooted"
     found = analyse_with(run, ReadOptions(details=True, workers=0, dask="local"))
@@ -271,6 +274,7 @@ def test_what_is_asked_for_is_found_in_one_visit_to_each_rank(caplog):
     assert tables == {name: as_csv(name, whole.table(name)) for name in names}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made_says_so_only_to_who_asks(caplog):
     found = analyse_with(DATA / "nccl-rooted", ReadOptions(workers=1, sizes=SPREAD))
     found.want("mfu", "copies")
@@ -280,6 +284,7 @@ def test_what_cannot_be_made_says_so_only_to_who_asks(caplog):
             found.table("mfu")
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_decides_where_tables_are_made_and_not_what_is_read():
     run = DATA / "nccl-straggler"
     json_bytes = 15 * sum(path.stat().st_size for path in run.glob("*.pt.trace.json.gz"))

@@ -167,6 +167,7 @@ def test_a_change_is_beyond_steps_or_even_beyond_runs(made: Any) -> None:
     assert row["beyond"] == "runs"
 
 
+@pytest.mark.slow
 def test_runs_before_a_change_show_how_much_runs_differ(made: Any) -> None:
     gemms = (20.0, 20.1, 20.05, 22.0, 22.05)
     found = rows(*(made(gemm=gemm) for gemm in gemms))
@@ -283,6 +284,7 @@ def test_three_runs_are_a_series(capsys: pytest.CaptureFixture[str], series: lis
     assert "What limits each run\n\nmon: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_series_is_one_screen_with_bars_on_one_scale(made: Any, width: int) -> None:
     trend = RunTrend((made(), made(late=30), made(gemm=40, late=30)))
@@ -295,6 +297,7 @@ def test_a_series_is_one_screen_with_bars_on_one_scale(made: Any, width: int) ->
     assert cells == pytest.approx([cells[-1] * ns / steps[-1] for ns in steps], abs=1.5)
 
 
+@pytest.mark.slow
 def test_what_begins_is_said_with_when_where_and_of_which_commit(made: Any, tmp_path: Path) -> None:
     folders = [run(tmp_path / "mon"), run(tmp_path / "tue"), run(tmp_path / "wed", late=30)]
     for day, folder in enumerate(folders):
@@ -312,6 +315,7 @@ def test_what_begins_is_said_with_when_where_and_of_which_commit(made: Any, tmp_
     assert "2026-11-03 02:00 22222222" in shown.series(trend)
 
 
+@pytest.mark.slow
 def test_a_series_is_judged_by_its_last_run(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
     mon, tue, wed = series
     for runs, code in (([mon, mon, tue], 3), ([tue, tue, mon], 0), ([mon, tue, wed], 4)):

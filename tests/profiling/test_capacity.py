@@ -269,6 +269,7 @@ def test_a_stage_is_not_blamed_for_being_ended_with_another(monkeypatch) -> None
                 tries.run_stages(stages)
 
 
+@pytest.mark.slow
 def test_signals_do_not_fade_in_deep_stacks() -> None:
     shape = StackShape(2, 4, 16)
     with torch.no_grad():

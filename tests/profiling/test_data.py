@@ -76,6 +76,7 @@ def test_ranks_of_a_synthetic_data_set_have_as_many_batches() -> None:
         assert len({image.numpy().tobytes() for image in images}) == 15
 
 
+@pytest.mark.slow
 def test_synthetic_classes_can_be_learned_from_one_rank_and_recognised_on_another() -> None:
     (images, labels), (others, other_labels) = (
         first(synthetic(spec(batch_size=200, image_size=16, rank=rank, seed=5)))[0] for rank in (0, 1)

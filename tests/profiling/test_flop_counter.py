@@ -193,6 +193,7 @@ def batched() -> Run:
     return run
 
 
+@pytest.mark.slow_cases("resnet", "gpt")
 @pytest.mark.parametrize("model", [resnet, decoder, gpt, vit, experts, inference, batched])
 def test_a_trace_has_the_flops_that_torch_counts(model: Callable[[], Run], tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -203,6 +204,7 @@ def test_a_trace_has_the_flops_that_torch_counts(model: Callable[[], Run], tmp_p
     assert sum(expected.values()) > 0
 
 
+@pytest.mark.slow
 def test_attention_on_a_cpu_is_one_operator_and_with_plain_matrices_several(tmp_path: Path) -> None:
     run = gpt()
     fused = flops_by_name(counted(traced(run, tmp_path)))
@@ -217,6 +219,7 @@ def test_attention_on_a_cpu_is_one_operator_and_with_plain_matrices_several(tmp_
     assert sum(fused.values()) == sum(plain.values()) + 2 * scores
 
 
+@pytest.mark.slow
 def test_query_heads_that_share_a_key_count_each(tmp_path: Path) -> None:
     with sdpa_kernel(SDPBackend.MATH):  # the one that takes fewer heads of keys on a CPU
         run = gpt(kv_heads=2)

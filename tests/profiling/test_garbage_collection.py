@@ -27,6 +27,7 @@ def test_garbage_collection_is_found(tmp_path: Path) -> None:
     check_collections(tmp_path)
 
 
+@pytest.mark.slow
 def test_captures_with_stacks_record_it(tmp_path: Path) -> None:
     if "record_python_gc_info" not in str(_ExperimentalConfig.__init__.__doc__):
         pytest.skip("this torch does not record garbage collection; 2.9 does")

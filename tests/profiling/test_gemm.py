@@ -14,6 +14,7 @@ from commtrace.analysis.core.schema import records
 from commtrace.cli import main
 
 
+@pytest.mark.slow
 def test_what_gemm_measures_is_a_peak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path), "--run-name", "peak", "--device", "cpu"]
     what = ["--dtype", "float32", "--dtype", "float8_e4m3fn", "--dtype", "tf32", "--size", "32", "--size", "64"]

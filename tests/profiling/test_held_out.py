@@ -36,6 +36,7 @@ def test_a_bound_leaves_the_first_images() -> None:
     assert numbered(200, 0, 1).bounded(500).samples == 200
 
 
+@pytest.mark.slow
 def test_synthetic_test_images_are_of_the_classes_that_are_trained_on_and_new() -> None:
     settings = spec(batch_size=200, image_size=16, dataset_samples=1000, seed=5)
     images, labels = next(synthetic(settings))

@@ -72,6 +72,7 @@ IMAGES, PIXELS, FEATURES, OUTPUTS = 8 * 3 * 56 * 56, 56 * 56, 6272, 1024
 WEIGHTS = FEATURES * OUTPUTS + OUTPUTS
 
 
+@pytest.mark.slow_cases("relu-75264-75264-75264")
 @pytest.mark.parametrize(
     ("name", "saved", "activation", "gradients"),
     [

@@ -104,6 +104,7 @@ def by_command(run: Path) -> None:
     trigger_command(run, steps=2, ranks="0-3", patience=20.0)
 
 
+@pytest.mark.slow
 def test_a_run_is_analysed_although_the_launcher_ends_its_rank_once_the_script_has_failed(job, monkeypatch) -> None:
     analysed = []
     monkeypatch.setattr(conclusion, "_verdict", lambda run, *_: analysed.append(run))

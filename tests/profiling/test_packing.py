@@ -37,7 +37,7 @@ def finished(files: KeptFiles) -> KeptFiles:
     return files
 
 
-@pytest.mark.quick_cases("both-left1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "left"), [("recording", [RECORDING]), ("both", [TRACE, RECORDING])])
 def test_what_is_kept(keep, left, tmp_path) -> None:
     files = KeptFiles(tmp_path, keep)

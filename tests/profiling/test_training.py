@@ -157,7 +157,7 @@ def test_every_step_has_the_published_rate(tmp_path, watched) -> None:
     assert [epoch["last_lr"] for epoch in content["epochs"]] == pytest.approx([0.14, 0.19, 0.2])
 
 
-@pytest.mark.slow_cases("cifar10")
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["synthetic", "cifar10"])
 def test_the_loader_follows_the_schedule(tmp_path, watched, monkeypatch, data) -> None:
     options = ["--dataset-samples", 40]
@@ -176,6 +176,7 @@ def test_the_loader_follows_the_schedule(tmp_path, watched, monkeypatch, data) -
     assert set(watched.rates) == {0.1}
 
 
+@pytest.mark.slow
 def test_a_batch_may_shrink_again(tmp_path, watched) -> None:
     schedule = ["--batch-size", 8, "--batch-size-schedule", "1:20,2:8", "--dataset-samples", 40]
     run_dir = train_here(tmp_path, "--epochs", 3, *schedule)
@@ -183,6 +184,7 @@ def test_a_batch_may_shrink_again(tmp_path, watched) -> None:
     assert metas(run_dir)[0]["batch_size_per_rank"] == 8
 
 
+@pytest.mark.slow
 def test_epochs_may_be_bounded(tmp_path, watched) -> None:
     sizes = ["--batch-size", 8, "--dataset-samples", 80, "--steps-per-epoch", 3, "--test-samples", 5]
     (epoch,) = training(train_here(tmp_path, "--epochs", 1, *sizes))["epochs"]
@@ -232,6 +234,7 @@ def test_contradictions_are_usage_errors(options, message, capsys) -> None:
 # --- optimizers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lars_is_the_librarys_and_steps_by_the_papers_rule() -> None:
     """You et al. 2017: local rate = 0.001 x |w| / (|g| + decay x |w|), times g + decay x w; biases as in SGD."""
     weight, bias = (torch.nn.Parameter(value) for value in (torch.tensor([[3.0, 4.0]]), torch.tensor([1.0])))
@@ -269,6 +272,7 @@ def test_without_its_library_lars_says_what_to_install(tmp_path, capsys, monkeyp
 # --- runs that go wrong -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stopped_run_has_the_epochs_that_it_finished(tmp_path, watched, monkeypatch, capsys) -> None:
     """SIGTERM in the seventh step, the second of the second epoch."""
     genuine = train.train_step
@@ -288,6 +292,7 @@ def test_a_stopped_run_has_the_epochs_that_it_finished(tmp_path, watched, monkey
     assert leftovers(run_dir) == []
 
 
+@pytest.mark.slow
 def test_a_training_that_diverges_has_no_loss(tmp_path) -> None:
     options = ["--epochs", 2, "--batch-size", 8, "--dataset-samples", 80, "--optimizer-lr", 1e30]
     (_, last) = training(train_here(tmp_path, *options))["epochs"]
@@ -305,6 +310,7 @@ def test_without_tensorboard_it_says_so_and_goes_on(tmp_path, monkeypatch, capsy
     assert len(training(run_dir)["epochs"]) == 1
 
 
+@pytest.mark.slow
 def test_without_epochs_there_is_no_training_file(tmp_path) -> None:
     run_dir = train_here(tmp_path, "--warmup-epochs", 1, "--timed-epochs", 1, "--dataset-samples", 32)
     assert not (run_dir / "training.json").exists()

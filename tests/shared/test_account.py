@@ -16,16 +16,8 @@ SETS = sorted(path for path in TRACES.iterdir() if path.is_dir()) if TRACES.is_d
 
 @pytest.mark.quick_cases(
     "holes-True",
-    "kineto-resnet-False",
-    "llama-4090-w2-True",
-    "llama-4090-w2-False",
-    "megatron-v100-tp2-True",
-    "megatron-v100-tp2-False",
-    "moe-b200-r0of2-True",
     "moe-b200-r0of2-False",
     "nanogpt-2026-02-False",
-    "torchrec-resnet-w2-True",
-    "torchrec-resnet-w2-False",
     "tracelens-bert-h100-True",
     "tracelens-bert-h100-False",
     "tracelens-falcon-mi300-True",

@@ -19,6 +19,7 @@ _SAID = {(row["a"], row["b"]): row["said"] for row in _ROW.finditer(_PAGE.read_t
 _QUICK = ("tracelens-bert-h100", "tracelens-vllm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pair",
     [pytest.param(pair, marks=() if pair[0] in _QUICK else pytest.mark.slow, id="-and-".join(pair)) for pair in _SAID],

@@ -11,9 +11,7 @@ from commtrace.analysis.core.schema import records
 pytestmark = needs_shared
 
 
-@pytest.mark.quick_cases(
-    "nanogpt-h100-w8-launch-bound-said5", "nanogpt-2026-02-host-bound-said6", "tracelens-vllm-compute-bound-said9"
-)
+@pytest.mark.quick_cases("tracelens-vllm-compute-bound-said9")
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [

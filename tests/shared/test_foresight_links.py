@@ -30,7 +30,7 @@ def detailed(name: str) -> Analysis:
     return analyse(FORESIGHT / name, details=True, workers=1)
 
 
-@pytest.mark.quick_cases("moe_like_sizes-change1-17315", "moe_like_sizes-change2-11256")
+@pytest.mark.quick_cases("moe_like_sizes-change2-11256")
 @pytest.mark.parametrize(("name", "change", "true_us"), TRUE_US)
 def test_the_true_step_is_as_predicted(name: str, change: dict[str, Any], true_us: float) -> None:
     [row] = detailed(name).predict(change).to_dict("records")

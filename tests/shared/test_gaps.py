@@ -120,7 +120,7 @@ def holding(operators: list[Event], begin: int, end: int) -> set[str]:
     return named
 
 
-@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz")
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz", "vllm-b200-r0of8/eager_trace.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_the_operator_behind_the_longest_gaps(file):
     events = raw(file)

@@ -53,7 +53,7 @@ def test_every_device_as_calculated_elsewhere(want: dict[str, str]) -> None:
         assert found[f"{part}_ns"] == pytest.approx(int(want[part]), rel=0.01, abs=2_000), part
 
 
-@pytest.mark.slow_cases("ddp-v100-r1of2/df_index_resolver.json.gz")
+@pytest.mark.slow_cases("ddp-v100-r1of2/df_index_resolver.json.gz", "hta-negq-r0of16/rank0.json.gz")
 @pytest.mark.parametrize("file", sorted({row["file"] for row in expected()}))
 def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
     found = detailed(TRACES / file)
@@ -70,6 +70,7 @@ def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
             assert row["note"] is None
 
 
+@pytest.mark.slow_cases("ddp-v100-r1of2/df_index_resolver.json.gz")
 @pytest.mark.parametrize("file", sorted({row["file"] for row in expected()}))
 def test_calls_cost_what_idle_time_they_cover(file: str) -> None:
     found = detailed(TRACES / file)

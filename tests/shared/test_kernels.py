@@ -36,6 +36,7 @@ def both(request) -> tuple[list[dict[str, Any]], Analysis]:
     return events(path), analyse(folder, details=True, whole=True)
 
 
+@pytest.mark.quick_cases("ddp-a100-r0of2")
 def test_sums_by_kernel(both):
     raw, found = both
     durations = defaultdict(list)

@@ -14,14 +14,7 @@ SETS = sorted(path for kind in ("traces", "truth", "foresight") for path in (SHA
 SEVERAL = [path for path in SETS if len(list(chain(path.glob("*.json"), path.glob("*.json.gz")))) > 1]
 
 
-@pytest.mark.quick_cases(
-    "torchrec-resnet-w2",
-    "e2_cycshift_noseq_same",
-    "e2_disjoint_seq_same",
-    "e_1_ms_noseq_both",
-    "h_compute_async",
-    "h_cpu_sync",
-)
+@pytest.mark.quick_cases("torchrec-resnet-w2")
 @pytest.mark.parametrize("path", a_sample(SEVERAL, 8), ids=lambda path: path.name)
 def test_every_doubt_has_a_reason(path):
     if path.name == "holes":

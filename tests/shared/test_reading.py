@@ -37,7 +37,7 @@ def test_the_real_files_are_there():
     assert len(CHOSEN) >= 12
 
 
-@pytest.mark.quick_cases("nanogpt-h100-w8/e049e-rank0-chrome-trace.json.gz")
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in FILES if "rank0" in path.name], ids=of_file)
 def test_parts_join_to_the_whole(tmp_path, path):
     assert_parts_join_to_the_whole(path, tmp_path)

@@ -60,7 +60,7 @@ def assert_conserved(rows: list[dict[str, str]]) -> None:
             assert split == int(row["exposed_comm_ns"])
 
 
-@pytest.mark.slow_cases("ddp-v100-r1of2", "nanogpt-h100-w8")
+@pytest.mark.slow_cases("ddp-v100-r1of2", "nanogpt-h100-w8", "dlrm-v100-w8")
 @pytest.mark.parametrize("traces", SETS)
 def test_breakdown(capsys, traces):
     rows = printed(capsys, "breakdown", "--whole", str(TRACES / traces))
@@ -74,6 +74,7 @@ def test_breakdown(capsys, traces):
 _STEPS_OF_ENGINES = ("vllm-b200-r0of8", "tracelens-vllm", "tracelens-sglang")
 
 
+@pytest.mark.slow_cases("torchrec-v100-w4")
 @pytest.mark.parametrize("traces", a_sample(SETS, 3))
 def test_breakdown_by_step(capsys, traces):
     wanted = expected("breakdown_steps.csv", traces)
@@ -102,6 +103,7 @@ def dlrm() -> Analysis:
     return analyse(TRACES / "dlrm-v100-w8")
 
 
+@pytest.mark.slow
 def test_collectives_of_dlrm(dlrm):
     with (EXPECTED / "collectives-dlrm-v100-w8.csv").open(encoding="utf-8", newline="") as file:
         wanted = list(csv.DictReader(file))
@@ -181,6 +183,7 @@ def test_both_bandwidths_of_nanogpt(nanogpt, nanogpt_truth):
     assert compared == sum(bool(w["size_bytes"]) and w["complete"] == "True" for w in nanogpt_truth) > 0
 
 
+@pytest.mark.slow
 def test_kernels_from_before_the_window_of_nanogpt_are_matched_too(nanogpt):
     joined = nanogpt.calls.merge(nanogpt.matches, on="call_id")
     assert len(joined) == sum(int(row["n_comm"]) for row in expected("breakdown.csv", "nanogpt-h100-w8"))
@@ -258,6 +261,7 @@ def assert_kept(
     assert matched["certain"].mean() >= least_certain * was.mean()
 
 
+@pytest.mark.slow_cases("dlrm-v100-w8")
 def test_without_sequence_numbers(real: Analysis) -> None:
     none = pd.array([pd.NA] * len(real.calls), dtype="Int64")
     assert_kept(real, real.calls.assign(seq=none, comms_id=pd.array(none, dtype="string")))
@@ -317,6 +321,7 @@ def torchrec() -> Analysis:
     return analyse(TRACES / "torchrec-v100-w4", whole=True)
 
 
+@pytest.mark.slow
 def test_collectives_of_torchrec_are_possible(torchrec):
     assert torchrec.calls.groupby("rank").size().tolist() == [32, 32, 31, 32]
     of_call = torchrec.calls[["call_id", "collective"]]
@@ -396,7 +401,7 @@ def test_uneven_all_to_all_of_moe_has_sizes():
 # --- traces with something missing -----------------------------------------------------------------------------------
 
 
-@pytest.mark.quick_cases("distributed_info_not_found.json.gz-no device activity")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

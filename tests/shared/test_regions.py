@@ -49,7 +49,7 @@ def main_thread(found: list[dict[str, Any]]) -> int:
     return steps.most_common(1)[0][0] if steps else -1
 
 
-@pytest.mark.quick_cases("tracelens-qwen-h100")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_every_moment_belongs_to_the_region_that_launched_its_work(name: str) -> None:
     analysis = analyse(TRACES / name, details=True, cache=False)
@@ -93,7 +93,7 @@ def test_the_projection_joins_backward_operators_as_kineto_does(name: str) -> No
     assert joined >= len(ended) > 0
 
 
-@pytest.mark.quick_cases("torchrec-a2a3")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torchrec-a2a3", "dlrm-v100-w8", "nanogpt-h100-w8", "hta-negq-r0of16"])
 def test_parts_of_regions_add_up_to_the_breakdown(name: str) -> None:
     """With wait and transfer, where several ranks were traced."""

@@ -109,6 +109,7 @@ def test_one_gain_of_each_change(path: Path) -> None:
     assert_one_gain_of_each_change(analyse(path, details=True))
 
 
+@pytest.mark.slow
 def test_what_holds_up_the_others_cpus_as_well_may_be_all_that_they_wait() -> None:
     """Rank 3 sleeps for 40 ms, and in each step the others' CPUs wait for it in a socket: 41 ms are to be had."""
     run = analyse(SHARED / "field" / "straggler-hidden-host-wait", details=True)
@@ -119,6 +120,7 @@ def test_what_holds_up_the_others_cpus_as_well_may_be_all_that_they_wait() -> No
     assert run.verdicts["headline"].iloc[0].startswith("Rank 3 costs 4.0 to 40.0 ms of every")
 
 
+@pytest.mark.slow
 def test_what_happens_once_is_an_event() -> None:
     """Rank 0 copies for 120 ms in one of six steps: no change of a typical step gains as much."""
     run = analyse(SHARED / "foresight" / "ddp_checkpoint_once", details=True)

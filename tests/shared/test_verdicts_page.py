@@ -18,7 +18,7 @@ _QUICK = ("tracelens-bert-h100", "tracelens-sglang", "dlrm-v100-w8")
 _SAID = {row["name"]: row["said"] for row in _ROW.finditer(_PAGE.read_text(encoding="utf-8"))}
 
 
-@pytest.mark.quick_cases("tracelens-bert-h100")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in _SAID]
 )
