@@ -65,7 +65,12 @@ OVERLAP = Option(
     "overlap", "Let compute never wait for communication; the gain is an upper bound.", choices=("perfect",)
 )
 FUSE = Option("fuse", "Merge collectives that could be issued as one.")
-BUCKET_MB = Option("bucket_mb", "Put DDP's gradients into buckets of this size (bucket_cap_mb).", "MIB", float)
+BUCKET_MB = Option(
+    "bucket_mb",
+    "Put DDP's gradients into buckets of this size (bucket_cap_mb); needs record_shapes=True.",
+    "MIB",
+    float,
+)
 WORLD_SIZE = Option("world_size", "Total number of ranks; data-parallel groups, or GROUP, grow to fit.", "[GROUP=]N")
 BATCH = Option(
     "batch",
@@ -84,16 +89,26 @@ NEW_LINKS = Option(
 NO_SYNC = Option(
     "no_sync",
     "Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all calls, not wait "
-    "for the device.",
+    "for the device; without a GPU, the CPU not wait for communication before this operator.",
     "OPERATOR|CALL|all",
 )
-NO_DATA_WAIT = Option("no_data_wait", "Let the data loader always have its next batch.")
-CUDA_GRAPHS = Option("cuda_graphs", "Launch every kernel in time, as CUDA graphs do; the gain is a bound.")
-NO_PAUSES = Option("no_pauses", "Take away what CPUs do without any call for 1 ms or more; the gain is a bound.")
+NO_DATA_WAIT = Option("no_data_wait", "Let the data loader always have its next batch, within 0.1 ms.")
+CUDA_GRAPHS = Option(
+    "cuda_graphs",
+    "Launch every kernel in time, as CUDA graphs do; the gain is a bound. "
+    "Blocking calls, loaders and allocations stay.",
+)
+NO_PAUSES = Option(
+    "no_pauses",
+    "Take away what CPUs do without any call for 1 ms or more; the gain is a bound. "
+    "Loaders, garbage and compiling stay.",
+)
 NO_ALLOCATION = Option("no_allocation", "Take away cudaMalloc, cudaFree and the like.")
-NO_COPIES = Option("no_copies", "Take away copies of one kind (HtoD, DtoH, ...), or all.", "KIND|all")
+NO_COPIES = Option("no_copies", "Take away copies and fills of one kind (HtoD, DtoH, ...), or all.", "KIND|all")
 PINNED_COPIES = Option("pinned_copies", "Copy to the device from pinned memory: the CPU does not wait.")
-NO_GC = Option("no_gc", "Take away Python's garbage collections, if they were recorded.")
+NO_GC = Option(
+    "no_gc", "Take away Python's garbage collections, if they were recorded: --with-stack, torch 2.9 or later."
+)
 NO_LONG_CALLS = Option(
     "no_long_calls", "Let calls and operators that take 100 times as long as usual take their median."
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "predict.md"
 _BEGIN, _END = "<!-- output: python tests/docs/predict_page.py -->\n", "<!-- end of output -->\n"
+_OPTIONS, _OPTIONS_END = "<!-- options: python tests/docs/predict_page.py -->\n", "<!-- end of options -->\n"
 
 
 def page_as_printed(page: str) -> str:
@@ -26,7 +27,19 @@ def page_as_printed(page: str) -> str:
     return f"{before}{_BEGIN}\n{table}\n{_END}{rest.partition(_END)[2]}"
 
 
+def page_with_options(page: str) -> str:
+    """The page with every change that can be asked for, by what help says of it."""
+    from commtrace.analysis.replay.changes import OPTIONS
+
+    lines = ["| option | what it does |", "|---|---|"]
+    for option in OPTIONS.values():
+        value = (option.metavar or "|".join(option.choices)).replace("|", "\\|")
+        lines.append(f"| `{option.asked(value)}` | {option.help} |")
+    before, _, rest = page.partition(_OPTIONS)
+    return f"{before}{_OPTIONS}\n" + "\n".join(lines) + f"\n\n{_OPTIONS_END}{rest.partition(_OPTIONS_END)[2]}"
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    PAGE.write_text(page_as_printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page_with_options(page_as_printed(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
     sys.stdout.write(f"{PAGE.name}: output written\n")
