@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,7 +17,6 @@ from ..ceilings.files import Ceiling
 from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value, is_later
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
-from ..core.kinds import KINDS
 from ..core.schema import records
 from ..errors import AnalysisError, UnknownTable
 from ..metrics.compute.peaks import peak_of, said
@@ -30,7 +29,7 @@ from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.account import StepPart, typical_parts
 from ..tables.bandwidth_times import bandwidth_over_time
-from ..tables.breakdown import recorded_breakdown, seen_devices
+from ..tables.breakdown import seen_devices
 from ..tables.calls import found_calls
 from ..tables.collectives import matches
 from ..tables.idle import causes_of_idle
@@ -43,7 +42,7 @@ from ..tables.replay import links, replayed
 from ..tables.steps import counted_steps, typical_step
 from ..tables.values import replayed_graphs
 from .of_files import Early
-from .part import steps_to_play
+from .part import Again, cut_files, played_steps
 from .table_attributes import TableAttributes
 from .visits import Visits, declared
 
@@ -64,13 +63,6 @@ _SHOWN = (
     "idle", "kernels", "operators", "regions", "table", "run",
 )  # fmt: skip
 """What `dir` of an analysis shows: what a person in a notebook looks for, as its docstring explains it."""
-
-
-class Again(NamedTuple):
-    """How to read steps of a run once more, with details, all for none; and how many activities to play at most."""
-
-    read: Callable[[Sequence[int]], Analysis]
-    most_activities: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,18 +129,13 @@ class Analysis(TableAttributes):
         All that is played is of them: prices, predictions, the replay, what it is attributed to, critical path and
         releases. Itself also where steps cannot be read once more, or none are marked.
         """
-        if self.again is None or not self.run.has_starts or not len(self.steps):
-            return self
-        steps = dict(zip(self.steps["step"].tolist(), self.steps["window_ns"].tolist(), strict=True))
-        ran = int(self.of(recorded_breakdown)[[f"n_{kind}" for kind in KINDS]].to_numpy().sum())
-        most = len(steps) if self.whole else self.again.most_activities * len(steps) // max(ran, 1)
-        played = steps_to_play(steps, self.typical_step.steps, most)
-        is_whole = len(played) == len(steps)
-        if self.run.details and is_whole:
+        played = self.of(played_steps)
+        if self.again is None or not played:
             return self
         try:
-            _LOG.info("reading %s again, with details", counted(len(played), "step"))
-            found = self.again.read(() if is_whole else played)
+            cut = self._make(cut_files)  # which is not kept
+            _LOG.info("%s are played", counted(len(played), "step"))
+            found: Analysis = self.again.read(played, cut)
         except AnalysisError:  # what makes it impossible is in the run itself, or more than memory holds
             return self
         return replace(found, about=self.about)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..run.run import Run
     from .analysis import Analysis
-    from .run_reading import ReadRun
+    from .run_reading import ReadPart, ReadRun
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _THIS_MACHINE = "local"
@@ -116,15 +116,15 @@ class OpenRun:
     def analysis(self, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
         """The tables of the run, compared with the bandwidth in `ceiling` and `peaks`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
-        from .analysis import Again, Analysis
+        from .analysis import Analysis
+        from .part import Again
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
         run, early = self._run()
 
-        def read_again(steps: Sequence[int]) -> Analysis:
-            options = replace(self._options, steps=tuple(steps) or run.only_steps, last=None)
-            with _reading_again(run, self._traces, options, self._executor) as reading:
-                part = self._read(reading)
+        def read_again(steps: tuple[int, ...], cut: dict[Path, ReadPart]) -> Analysis:
+            options = replace(self._options, steps=steps, last=None)
+            part = self._read_again(run, options, cut)
             tables = part.run.tables
             if part.run.spread is not None:  # what is played is looked at as a whole
                 tables = part.run.spread.taken()
@@ -135,21 +135,23 @@ class OpenRun:
         again = Again(read_again, self._options.sizes.most_played) if run.details else None
         return Analysis(run, limit, early, peaks=peaks, whole=self._options.whole, again=again)
 
-
-def _reading_again(run: Run, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None) -> Reading:
-    """Read other steps of a run than before: from what is kept of its files, where something is."""
-    if run.spread is None:
-        return _reading_of(traces, options, executor)
-    return _reading_of(traces, options, run.spread.executor, run.spread.recordings)
+    def _read_again(self, run: Run, options: ReadOptions, cut: dict[Path, ReadPart]) -> ReadRun:
+        """Read some steps of a run, to which files were `cut` in a visit: these are taken, and all others read."""
+        at_hand = [cut.pop(one.path, None) for one in self._traces]
+        executor = self._executor if run.spread is None else run.spread.executor
+        if None not in at_hand:
+            executor = Processes(0)
+        with _reading_of(self._traces, options, executor, at_hand) as reading:
+            return self._read(reading)
 
 
 def _reading_of(
     traces: Sequence[TraceInput],
     options: ReadOptions,
     executor: Executor | None,
-    kept: Mapping[Path, bytes] | None = None,
+    at_hand: Sequence[ReadPart | None] | None = None,
 ) -> Reading:
-    """Read files; of those that were read before, what was `kept`."""
+    """Read files, but for what is `at_hand` of some."""
     check_calls(traces, options)
     executor = executor or _executor_of(traces, options)
     if executor is None:
@@ -157,7 +159,7 @@ def _reading_of(
     from .run_reading import read_for_run
 
     _LOG.info("reading %d files rank by rank, %d at a time", len(traces), executor.at_once)
-    reads = [partial(read_for_run, before=(kept or {}).get(one.path)) for one in traces]
+    reads = [partial(read_for_run, at_hand=one) for one in at_hand or [None] * len(traces)]
     return Reading(traces, options, executor, reads)
 
 

@@ -23,7 +23,7 @@ from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import TraceFile, joined_tables
 from ..run.run import Run, file_of_arrays, joined_run, summable
-from ..run.spread import KeptFile, SpreadTables, read_and_kept
+from ..run.spread import KeptFile, SpreadTables, cut_and_kept, read_and_kept
 from .of_files import Early, OfFile, early_of, of_file
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
@@ -84,11 +84,19 @@ def read_for_run(
     options: ReadOptions,
     cache: Cache | None,
     progress: Progress | None,
-    before: bytes | None = None,
+    at_hand: ReadPart | None = None,
 ) -> ReadPart:
-    """Read what a run needs from a file, or from what was kept of it `before`. Raises TraceError."""
-    kept, file = read_and_kept(trace, options, cache, progress, before)
+    """Read what a run needs from a file, unless that is `at_hand`. Raises TraceError."""
+    if at_hand is not None:
+        return at_hand
+    kept, file = read_and_kept(trace, options, cache, progress)
     return ReadPart(kept, of_file(file))
+
+
+def cut_part(file: TraceFile, steps: tuple[int, ...]) -> ReadPart:
+    """What reading a file gives if only these of its steps are chosen."""
+    kept, cut = cut_and_kept(file, ReadOptions(steps=steps))
+    return ReadPart(kept, of_file(cut))
 
 
 def read_run(paths: Sequence[Path], reading: Reading, progress: Progress | None) -> ReadRun:

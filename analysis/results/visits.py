@@ -13,10 +13,11 @@ from typing import Any
 from ..catalog import CATALOG
 from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, is_later
 from ..errors import AnalysisError
-from ..run.event_tables import EVENT_SCHEMAS
+from ..run.event_tables import AT_RANKS
 from ..run.run import Run
 from ..run.spread import made_of
 from .joining import join_ranks
+from .part import cut_files
 
 Make = Callable[..., Any]
 Need = Callable[[str], Any]
@@ -33,8 +34,10 @@ class Visits:
     _found: dict[Make, Any] = field(default_factory=dict)
 
     def want(self, make: Make) -> None:
-        """Note that this function will be asked for, and what it surely needs; what is played is of another run."""
-        if make in self._walked or make in PLAYED:
+        """Note that this will be asked for, and what it surely needs; what is played needs files that are cut."""
+        if make in PLAYED:
+            make = cut_files
+        if make in self._walked:
             return
         self._walked.add(make)
         for each in _needs(make, surely=True):
@@ -49,6 +52,7 @@ class Visits:
         found = self._found[make]
         if isinstance(found, AnalysisError):
             raise found
+        self._wanted.pop(make, None)
         return self._found.pop(make)  # the caller keeps it
 
     def _visit(self, make: Make, run: Run, need: Need, is_made: Callable[[Make], bool]) -> None:
@@ -87,7 +91,7 @@ def declared(name: str) -> Make | None:
 def _needs(make: Make, *, surely: bool = False) -> Iterator[Make]:
     """Yield the declared functions that make what a function needs; `surely` leaves out what it may not call."""
     for name, parameter in signature(make).parameters.items():
-        needed = None if name in EVENT_SCHEMAS or (surely and is_later(parameter)) else declared(name)
+        needed = None if name in AT_RANKS or (surely and is_later(parameter)) else declared(name)
         if needed is not None:
             yield needed
 
@@ -104,7 +108,7 @@ def _at_rank(make: Make) -> Mapping[str, Make]:
 def _given_to(make: Make, at_rank: Mapping[str, Make]) -> list[str]:
     """What a function, and what is made `at_rank` for it, is given besides the events there, by name."""
     needed = {name for each in (make, *at_rank.values()) for name in signature(each).parameters}
-    return sorted(name for name in needed if name not in EVENT_SCHEMAS and name not in at_rank)
+    return sorted(name for name in needed if name not in AT_RANKS and name not in at_rank)
 
 
 def _before(make: Make) -> set[Make]:

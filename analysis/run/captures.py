@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -73,7 +73,7 @@ def captures_beside(files: Mapping[int, Sequence[Path]]) -> GraphCaptures:
                             tables[name].append(of_rank(table, rank, number))
         except (AnalysisError, OSError):  # what cannot be read tells nothing of a graph
             continue
-    concatenated = {name: EVENT_SCHEMAS[name].concat(parts) for name, parts in tables.items()}
+    concatenated: dict[str, Any] = {name: EVENT_SCHEMAS[name].concat(parts) for name, parts in tables.items()}
     return GraphCaptures(CAPTURED_CALLS.frame(rows), EventTables(**concatenated))
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,9 @@ from ..core.tables.events import (
     STREAM_WAITS,
 )
 
+if TYPE_CHECKING:
+    from .rank_files import ReadFile
+
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -46,6 +49,8 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "modules": MODULES,
     "functions": FUNCTIONS,
 }
+AT_RANKS = (*EVENT_SCHEMAS, "whole_files")
+"""What functions are given of a rank wherever its events are."""
 
 
 class MarkedSteps(NamedTuple):
@@ -100,7 +105,11 @@ class RunTables(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EventTables:
-    """The tables, rows in order of rank and cycle; those of details are empty unless they were read."""
+    """The tables, rows in order of rank and cycle; those of details are empty unless they were read.
+
+    Where the tables of a rank are made for a visit to it, `whole_files` are the files that they are made of, if these
+    have all steps.
+    """
 
     activities: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
     launches: pd.DataFrame = field(default_factory=LAUNCHES.empty)
@@ -113,6 +122,7 @@ class EventTables:
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
+    whole_files: tuple[ReadFile, ...] = field(default=(), repr=False, compare=False)
     _of_ranks: dict[int, EventTables] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -123,7 +133,7 @@ class EventTables:
     def of_rank(self, rank: int) -> EventTables:
         """The tables of one rank."""
         if rank not in self._of_ranks:
-            own = {name: _rows(getattr(self, name), rank) for name in EVENT_SCHEMAS}
+            own: dict[str, Any] = {name: _rows(getattr(self, name), rank) for name in EVENT_SCHEMAS}
             self._of_ranks[rank] = EventTables(**own)
         return self._of_ranks[rank]
 

@@ -223,7 +223,8 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
             if len(table):
                 tables[name].append(of_rank(table, rank, cycle))
     # Table by table, so that of no more than one the parts are held beside the whole.
-    return EventTables(**{name: schema.concat(tables.pop(name)) for name, schema in EVENT_SCHEMAS.items()})
+    joined: dict[str, Any] = {name: schema.concat(tables.pop(name)) for name, schema in EVENT_SCHEMAS.items()}
+    return EventTables(**joined)
 
 
 def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:

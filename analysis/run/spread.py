@@ -53,23 +53,26 @@ class KeptFile(NamedTuple):
 
 
 def read_and_kept(
-    trace: TraceInput, options: ReadOptions, cache: Cache | None, progress: Progress | None, kept: bytes | None = None
+    trace: TraceInput, options: ReadOptions, cache: Cache | None, progress: Progress | None
 ) -> tuple[KeptFile, TraceFile]:
-    """Read a file, or what was `kept` of it before: what is kept of it now, and the file with its tables.
-
-    Raises TraceError.
-    """
-    path = trace.path
-    if kept is None:
-        raw, recording = _read(trace, options, cache, progress)
-    else:  # whose damage was told
-        raw, recording = recorded_in(path, kept, replace(options, keep_going=True)).trace, kept
-    file = of_steps(with_activities(trace_file(path, raw, options)), options)
+    """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
+    raw, recording = _read(trace, options, cache, progress)
+    file = with_activities(trace_file(trace.path, raw, options))
     if options.steps or options.last:
-        # Tables of few steps are small, and need not be cut out of the recording again for every look at them.
-        recording = pickle.dumps(file, protocol=5)
+        return cut_and_kept(file, options)
+    return _kept(file, recording), file
+
+
+def cut_and_kept(whole: TraceFile, options: ReadOptions) -> tuple[KeptFile, TraceFile]:
+    """What is kept of a file that is cut to the chosen steps, and the cut file with its tables."""
+    file = of_steps(whole, options)
+    # Tables of few steps are small, and need not be cut out of the recording again for every look at them.
+    return _kept(file, pickle.dumps(file, protocol=5)), file
+
+
+def _kept(file: TraceFile, recording: bytes) -> KeptFile:
     ran = ran_in_cycles(file.ran, {(0, 0): marked_steps(file.annotation_rows)})
-    return KeptFile(file.without_tables(), tuple(ran), recording), file
+    return KeptFile(file.without_tables(), tuple(ran), recording)
 
 
 def _read(
@@ -95,6 +98,11 @@ class _Piece(NamedTuple):
     recording: bytes
     options: ReadOptions
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has some steps only."""
+        return bool(self.options.steps or self.options.last)
+
 
 class SpreadTables:
     """Tables of a run that are made rank by rank."""
@@ -112,12 +120,6 @@ class SpreadTables:
             self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, part.recording, options))
             ran += [one._replace(rank=rank, cycle=cycle) for one in part.ran]
         self.ran = tuple(ran)
-
-    @property
-    def recordings(self) -> dict[Path, bytes]:
-        """What was kept of each file, by its path; of none if these are cut to some steps."""
-        pieces = [piece for own in self._pieces.values() for piece in own]
-        return {piece.path: piece.recording for piece in pieces if not (piece.options.steps or piece.options.last)}
 
     @cached_property
     def whole(self) -> EventTables:
@@ -203,16 +205,24 @@ def made_of(
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:
     # With details, annotations of calls say what CPUs did meanwhile.
-    return work(_tables(pieces, with_calls=any(piece.options.details for piece in pieces)), *arguments)
+    with_calls = any(piece.options.details for piece in pieces)
+    files = [_placed(piece, with_calls=with_calls) for piece in pieces]
+    whole = tuple(one.file for one, piece in zip(files, pieces, strict=True) if not piece.is_cut)
+    return work(replace(joined_tables(files), whole_files=whole), *arguments)
 
 
-def _tables(pieces: Iterable[_Piece], *, with_calls: bool = True) -> EventTables:
-    """The tables of these files; `with_calls` false leaves out those from which calls are made."""
-    return joined_tables(Placed(_file_in(piece, with_calls), piece.rank, piece.cycle) for piece in pieces)
+def _tables(pieces: Iterable[_Piece]) -> EventTables:
+    """The tables of these files."""
+    return joined_tables(map(_placed, pieces))
+
+
+def _placed(piece: _Piece, *, with_calls: bool = True) -> Placed:
+    """The file; `with_calls` false leaves out that from which calls are made."""
+    return Placed(_file_in(piece, with_calls), piece.rank, piece.cycle)
 
 
 def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
-    if piece.options.steps or piece.options.last:
+    if piece.is_cut:
         file: TraceFile = pickle.loads(piece.recording)  # noqa: S301 - from `read_and_kept`, in this run
         return file
     raw = recorded_in(piece.path, piece.recording, piece.options, with_calls=with_calls).trace

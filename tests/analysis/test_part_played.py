@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,16 @@ def test_some_steps_are_played_of_a_large_run_and_gain_as_much(run: Path) -> Non
     [row] = part.predict({"without_straggler": LATE}).to_dict("records")
     assert row["gain_ns"] == round(gain.ns)
     assert part.predictions["gain_ns"].iloc[0] == round(gain.ns)
+
+
+def test_where_ranks_are_looked_at_their_files_are_cut(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = read(run, most_steps=3, ranks_bytes=0)
+    with caplog.at_level(logging.INFO, "commtrace"):
+        shown = found.summary()
+    assert shown == read(run, most_steps=3).summary()
+    assert len(found.part.run.steps) == 3
+    said = caplog.messages[: caplog.messages.index("3 steps are played")]
+    assert said.count("looking at what each rank did") == 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from worked_examples import Given
@@ -56,7 +57,8 @@ def analysis_of_run(tables: Given) -> Analysis:
         operator_calls=OPERATOR_CALLS.frame(map(_of_rank_0, given.get("operator_calls", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )
-    events = EventTables(**{name: _in_order(getattr(unordered, name)) for name in EVENT_SCHEMAS})
+    ordered: dict[str, Any] = {name: _in_order(getattr(unordered, name)) for name in EVENT_SCHEMAS}
+    events = EventTables(**ordered)
     return Analysis(
         Run(
             name="example",
