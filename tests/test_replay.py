@@ -1,5 +1,7 @@
 """Runs played again: exactly, with delays as measured; and without the cause of a delay, as they are without it."""
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from commtrace.analysis.replay.cycles import rank_programs
 from commtrace.analysis.replay.engine import play, play_all, prepared
 from commtrace.analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.tables.replay import played_tables
+from commtrace.analysis.tables.replay import played_tables, replayed
 
 DATA = Path(__file__).parent / "data"
 ON_GPUS = sorted(folder.name for folder in DATA.glob("nccl-*"))
@@ -341,6 +343,18 @@ def test_a_collective_waits_for_the_work_before_it_though_another_one_hides_that
     for member, (start, _) in zip(base, play(faster), strict=True):
         second, gemm = np.flatnonzero(member.program.is_comm)[1::2], np.flatnonzero(~member.program.is_comm)[1::2]
         assert (start[second] - start[gemm]).tolist() == [15 * MS] * 4
+
+
+def test_nothing_is_remembered_of_a_run_that_nobody_holds() -> None:
+    run = analyse(DATA / "nccl-straggler")
+    assert run.prices is not None
+    program = run.of(replayed).measured[0][0].program
+    assert program.recent.alike
+    assert program.recent.graphs
+    known = weakref.ref(program)
+    del run, program
+    gc.collect()  # tables refer to each other in circles
+    assert known() is None
 
 
 def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_other(tmp_path: Path) -> None:

@@ -78,12 +78,15 @@ class Alike:
         Ranks that do the same in another order, such as stages of a pipeline, are compared only `across` orders, or
         where a rank has no other like it. The last ones are remembered: many scenarios of one run ask for the same.
         """
-        for known, were_across, alike in _RECENT:
+        recent = members[0].recent.alike
+        alike: Alike
+        for known, were_across, alike in recent:
             if across == were_across and len(known) == len(members) and all(map(_is_same_work, known, members)):
                 return alike
         orders = cls.by_place(members).orders if across else None
-        _RECENT.append((tuple(members), across, cls._by_place(members, orders)))
-        return _RECENT[-1][2]
+        alike = cls._by_place(members, orders)
+        recent.append((tuple(members), across, alike))
+        return alike
 
     @classmethod
     def _by_place(cls, members: Sequence[RankProgram], stages: Sequence[int] | None) -> Alike:
@@ -220,9 +223,6 @@ class Alike:
     def _by_member(self) -> list[tuple[Ints, Flags]]:
         """Of each member, where its activities stand among all codes, and whether they are usual ones."""
         return list(zip(np.split(self._at, self._ends[:-1]), self.is_usual(), strict=True))
-
-
-_RECENT: deque[tuple[tuple[RankProgram, ...], bool, Alike]] = deque(maxlen=8)
 
 
 class _ByMember(Sequence[Ints]):

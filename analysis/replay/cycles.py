@@ -17,7 +17,7 @@ from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import HostTables
 from .cpu_programs import cpu_program, with_ends_of_messages
 from .host_time import HostTime
-from .programs import NONE, RankProgram, gpu_program
+from .programs import NONE, RankProgram, Recent, gpu_program
 
 ACTIVITY_KEYS = ["rank", "cycle", "device", "stream", "start_ns"]
 """What tells an activity, and the call that it is."""
@@ -48,6 +48,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
     sending = set(run.calls["rank"][run.calls["collective"].isin(POINT_TO_POINT)])
+    recent = Recent()
     names, copies = run.activities["name"], (run.activities["kind"] == MEMORY).to_numpy(dtype=bool)
     for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
@@ -69,6 +70,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                 host=HostTime(rank[0], cycle, run.hosts, run.clocks, names, copies),
                 is_sending=rank[0] in sending,
                 slowdown=run.slowdown,
+                recent=recent,
             )
             for rank, of_rank in grouped(of_cycle, ["rank"])
         ]

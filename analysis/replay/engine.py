@@ -123,20 +123,18 @@ def _played(batch: Sequence[Sequence[Playing]], *, whole: bool) -> list[list[New
     return [played[number] for number in range(len(batch))]
 
 
-_GRAPHS: deque[Graph] = deque()
-
-
 def _fitting(members: Sequence[Playing]) -> tuple[Graph, Flags]:
     """A graph that holds these members, one of the last if it does, and which of its edges are theirs.
 
     Most changes of a run leave its work, and take some edges away: then it needs not be laid out again.
     """
-    for graph in _GRAPHS:
+    graphs: deque[Graph] = members[0].program.recent.graphs
+    for graph in graphs:
         edges = graph.edges_of(members)
         if edges is not None:
             return graph, edges
     graph = graph_of(members)
-    _GRAPHS.appendleft(graph)
-    while len(_GRAPHS) > 1 and sum(len(each.start) for each in _GRAPHS) > _MOST_KEPT:
-        _GRAPHS.pop()
+    graphs.appendleft(graph)
+    while len(graphs) > 1 and sum(len(each.start) for each in graphs) > _MOST_KEPT:
+        graphs.pop()
     return graph, np.ones(len(graph.edges), dtype=bool)

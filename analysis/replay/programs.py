@@ -5,6 +5,7 @@ All times are on the common clock, in ns.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,6 +44,17 @@ class EventWaits(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Recent:
+    """What was found of ranks together, which most changes of a run ask for again: freed with the run.
+
+    The last ones `alike`, with the members and whether they are across orders; and `graphs`, the newest first.
+    """
+
+    alike: deque[tuple[tuple[RankProgram, ...], bool, Any]] = field(default_factory=lambda: deque(maxlen=8))
+    graphs: deque[Any] = field(default_factory=deque)
+
+
+@dataclass(frozen=True)
 class RankProgram:
     """One rank in one cycle: `n` activities by stream and start, as columns of shape (n,); NONE is not known.
 
@@ -57,6 +69,7 @@ class RankProgram:
     streams, None where the trace does not tell for what each was. `host` is what else the CPU did, None where that was
     not read. A rank that `is_sending` calls others one by one, as stages of a pipeline do, of which each does work of
     its own. `slowdown` gives how many times as long compute takes beside communication, by rank as far as it is known.
+    What is `recent` is shared by all ranks of a run.
     """
 
     rank: int
@@ -86,6 +99,7 @@ class RankProgram:
     host: HostTime | None = None
     is_sending: bool = False
     slowdown: Callable[[], Mapping[int, float]] = dict
+    recent: Recent = field(default_factory=Recent, repr=False, compare=False)
 
     def calls_named(self, is_so: Callable[[str], bool]) -> Flags:
         """Whether each call has a name of this sort."""
