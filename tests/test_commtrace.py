@@ -47,6 +47,7 @@ BEFORE = [
     "rank_steps",
     "waits",
     "lateness",
+    "pipeline",
     "late_work",
     "hangs",
     "clocks",

@@ -176,7 +176,7 @@ def _parts(of: PipelineStep, rank: int, window_ns: int, work_ns: int) -> dict[st
     "The stages of pipelines: how long they take, and what an equal share would gain.",
     "pipelines.md#why-a-rank-has-nothing-to-compute",
     command="table pipeline --by stage",
-    none_found=_NO_PIPELINE,
+    none_found="no schedule of a pipeline was found out; `commtrace table pipeline` says why",
     narrow=(
         "rank",
         "stage",

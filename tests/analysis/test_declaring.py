@@ -24,7 +24,7 @@ from commtrace.analysis.core.declaring import (
     value,
 )
 from commtrace.analysis.core.schema import Schema
-from commtrace.analysis.run.event_tables import EVENT_SCHEMAS
+from commtrace.analysis.run.event_tables import AT_RANKS
 
 RUN = Path(__file__).parents[1] / "data" / "nccl-straggler"
 OF_RUN = {*dir(Analysis), *Analysis.__dataclass_fields__, *dir(Run), *Run.__dataclass_fields__}
@@ -37,7 +37,7 @@ def named(name: str, after: str | None) -> TableEntry:
 @pytest.mark.parametrize("make", [*(one.make for one in DECLARED), *VALUES.values()], ids=lambda make: make.__name__)
 def test_what_it_needs_is_known(make) -> None:
     needs = inspect.signature(make).parameters
-    assert {*needs} <= {*VALUES, *OF_RUN}
+    assert {*needs} <= {*VALUES, *OF_RUN, *AT_RANKS}
     assert all(isinstance(one.annotation, str) for one in needs.values())  # `Later` is known by its name
 
 
@@ -52,7 +52,7 @@ def test_its_function_is_named_like_it(entry) -> None:
 )
 def test_what_looks_at_each_rank_can_be_made_where_its_events_are(make) -> None:
     needs = {*inspect.signature(make).parameters}
-    assert needs & ({*EVENT_SCHEMAS} | {made.__name__ for made in AT_RANK})
+    assert needs & ({*AT_RANKS} | {made.__name__ for made in AT_RANK})
     assert not needs & {"run", "early", "kernel_times", "detailed"}  # these hold the events of all ranks
     assert getattr(sys.modules[make.__module__], make.__name__) is make  # other processes find it by its name
 

@@ -29,6 +29,8 @@ from commtrace.analysis.metrics.pipelines.schedule import StagePiece, schedule_o
         ("Forward pass", []),
         ("ProfilerStep#3", []),
         ("PP:(junk)OVERLAP_F_B", []),
+        ("PP:99999999999999999999F1", []),
+        ("Forward 999999999999", []),
     ],
 )
 def test_marks_of_schedules(name, found):
@@ -57,6 +59,7 @@ def pieces_of(text: str) -> dict[int, list[StagePiece]]:
         ("0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0", "unknown"),  # a V whose backwards are whole
         ("0F0 3F0 3I0 0I0 3W0 0W0\n1F0 2F0 2I0 1I0 2W0 1W0", "ZBV"),
         ("0F0 1F0 1B0 0B0\n2F0 3F0 3B0 2B0", "unknown"),  # neighbours on one rank
+        ("0F0 0F1 0B0 0B1 0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1 1F0 1F1 1B0 1B1", "GPipe"),  # twice, for one step
     ],
 )
 def test_schedules_are_named(text, name):

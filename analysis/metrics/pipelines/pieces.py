@@ -37,9 +37,9 @@ PIECES = Schema("pipeline_pieces", "piece, send or receive of a rank, in the ord
     "dur_ns": ("Int64", "end - start, without the time in which only sends and receives ran"),
 })  # fmt: skip
 
-_RUNTIME = re.compile(r"PP:(?:(?P<one>\d+[FBIW]\d+)|\((?P<two>.+)\)OVERLAP_F_B)\Z")
-_ACTION = re.compile(r"\s*(?P<stage>\d+)(?P<way>[FBIW])(?P<microbatch>\d+)\s*\Z")
-_GPIPE = re.compile(r"(?P<way>F|B)(?:or|ack)ward (?P<microbatch>\d+)\Z")
+_RUNTIME = re.compile(r"PP:(?:(?P<one>\d{1,6}[FBIW]\d{1,6})|\((?P<two>.+)\)OVERLAP_F_B)\Z")
+_ACTION = re.compile(r"\s*(?P<stage>\d{1,6})(?P<way>[FBIW])(?P<microbatch>\d{1,6})\s*\Z")
+_GPIPE = re.compile(r"(?P<way>F|B)(?:or|ack)ward (?P<microbatch>\d{1,6})\Z")
 _LEAST_SHARE = 0.05
 """What takes less than this share of the longest of its kind in a step is no piece, but a copy beside a send, say."""
 
@@ -211,7 +211,7 @@ def _of_rank(launched: pd.DataFrame, engine: pd.DataFrame | None, marks: list[_M
         are_pieces = (busy >= _LEAST_SHARE * most).to_numpy()
     pieces = pd.DataFrame({
         "step": step[first],
-        **dict(zip(Action._fields, map(list, zip(*actions, strict=True)), strict=False)),
+        **{name: [getattr(action, name) for action in actions] for name in Action._fields},
         "is_overlapped": overlapped,
         "start_ns": start,
         "end_ns": end,

@@ -95,7 +95,13 @@ class Schedule:
 
 
 def schedule_of(pieces: Mapping[int, Sequence[StagePiece]]) -> Schedule | None:
-    """The schedule of a step; None where pieces form none: a stage on two ranks, a microbatch without its forward."""
+    """The schedule of a step; None where pieces form none: a stage on two ranks, a microbatch without its forward.
+
+    Where it runs several times in a step, to accumulate gradients, marks number microbatches from 0 each time: those of
+    later runs follow. It is called by its first run.
+    """
+    size = 1 + max((piece.microbatch for own in pieces.values() for piece in own), default=0)
+    pieces = {rank: list(_continued(own, size)) for rank, own in pieces.items()}
     of: dict[int, int] = {}
     keys: set[PieceKey] = set()
     for rank, own in pieces.items():
@@ -111,7 +117,16 @@ def schedule_of(pieces: Mapping[int, Sequence[StagePiece]]) -> Schedule | None:
     microbatches = {microbatch for _, microbatch in forward}
     if not is_whole or forward != backward or len(forward) != len(of) * len(microbatches):
         return None
-    return Schedule(pieces, of, _name(pieces, of))
+    first = {rank: [piece for piece in own if piece.microbatch < size] for rank, own in pieces.items()}
+    return Schedule(pieces, of, _name(first, of))
+
+
+def _continued(pieces: Iterable[StagePiece], size: int) -> Iterator[StagePiece]:
+    """Yield the pieces; one that was there before is that of the next run, of so many microbatches."""
+    seen: Counter[PieceKey] = Counter()
+    for piece in pieces:
+        yield replace(piece, microbatch=piece.microbatch + size * seen[piece.key])
+        seen[piece.key] += 1
 
 
 def _name(pieces: Mapping[int, Sequence[StagePiece]], of: Mapping[int, int]) -> str:

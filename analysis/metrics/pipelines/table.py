@@ -180,12 +180,18 @@ def _step(
     schedule = schedule_of(told)
     if schedule is None:
         return PipelineStep(
-            step, ranks, None, None, "what is computed is not a forward and a backward for each microbatch"
+            step,
+            ranks,
+            None,
+            None,
+            "what is computed is not one forward and one backward for each stage and microbatch",
         )
     try:
         account = bubbles_of(schedule, messages)
     except CycleError:
         return PipelineStep(step, ranks, schedule, None, "what waits for what is a circle")
     unknown = any(own.order is None for own in account.bubbles.values())
-    note = "sends do not fit what is computed, or it is not known how long they took" if unknown else None
+    note = (
+        "sends do not fit what is computed, or how long they took is not known, see `collectives`" if unknown else None
+    )
     return PipelineStep(step, ranks, schedule, account, note)
