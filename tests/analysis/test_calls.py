@@ -284,6 +284,19 @@ def test_a_call_whose_kernel_was_lost_is_no_part_of_a_batch_after_the_next(tmp_p
     assert [row["collective"] for row in rows_of(tmp_path, trace)] == ["broadcast", "send", "recv", "all_reduce"]
 
 
+def test_a_send_of_its_own_is_no_part_of_the_batch_after_it(tmp_path):
+    """torch writes no annotation for a single send; its launch says that its group of NCCL is over."""
+    trace = Trace(world=2).record("send", 1 * MS, external_id=51, elems=6)
+    trace.kernel(KERNEL, 5 * MS, 1 * MS, launch=1 * MS + 10 * US, external_id=51)
+    trace.record("send", 3 * MS, external_id=52, elems=2).record("recv", 3 * MS + 30 * US, external_id=53, elems=2)
+    trace.annotation("nccl:coalesced", 4 * MS, 1 * MS).kernel(KERNEL, 7 * MS, 1 * MS, launch=4 * MS + 10 * US)
+    assert [(row["collective"], row["in_elems"]) for row in rows_of(tmp_path, trace)] == [
+        ("send", 6),
+        ("send", 2),
+        ("recv", 2),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "dims", "collective", "elems", "size"),
     [

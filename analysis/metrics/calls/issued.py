@@ -27,7 +27,7 @@ def coalesced_parts(records: Iterable[Row], annotations: Sequence[Row], launches
     """The records of each launch under `nccl:coalesced`, by the id() of the annotation.
 
     These are the records before it on its thread that have no annotation of their own, as sends and receives. A
-    collective has one, `nccl:<op>`, before the next record; it is a part if nothing was launched there, and nothing
+    collective has one, `nccl:<op>`, before the next record. Either is a part if nothing was launched there, and nothing
     since: within a group of NCCL nothing is. `launches` are all calls of the rank that launched something.
     """
     if not any(a["name"] == markers.COALESCED for a in annotations):
@@ -38,15 +38,19 @@ def coalesced_parts(records: Iterable[Row], annotations: Sequence[Row], launches
     events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
     for _, is_annotation, row in sorted(events, key=itemgetter(0, 1)):
         before = waiting.setdefault(row["thread"], _Waiting([], []))
+        launched = launched_ns.get(row["thread"], _NOTHING)
         if not is_annotation:
             before.plain.append(row)
         elif row["name"] == markers.COALESCED:
-            parts[id(row)] = before.plain or before.annotated
+            earlier = launched[: np.searchsorted(launched, row["start_ns"])]
+            last_ns = earlier[-1] if len(earlier) else -1
+            plain = [record for record in before.plain if record["start_ns"] > last_ns]
+            parts[id(row)] = plain or before.annotated
             waiting[row["thread"]] = _Waiting([], [])
         elif before.plain:
             record = before.plain.pop()
             span = (row["start_ns"], row["start_ns"] + row["dur_ns"])
-            first, end = np.searchsorted(launched_ns.get(row["thread"], _NOTHING), span)
+            first, end = np.searchsorted(launched, span)
             if end > first:
                 before.annotated.clear()
             else:
