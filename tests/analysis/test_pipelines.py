@@ -14,6 +14,7 @@ from commtrace import analyse
 from commtrace.analysis.metrics.pipelines.account import WaitGraph
 from commtrace.analysis.metrics.pipelines.pieces import actions_of
 from commtrace.analysis.metrics.pipelines.schedule import StagePiece, schedule_of
+from commtrace.analysis.report.run_report import run_figures
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,15 @@ def test_the_first_screen_says_the_bubble_where_nobody_is_late(tmp_path):
     said = f"1F1B with 4 stages and 6 microbatches leaves each rank {inherent_ms:.1f} ms without work"
     assert said in found.verdict
     assert f"would leave {inherent_ms / 2:.1f} ms" in found.verdict
+
+
+def test_the_page_draws_the_schedule(tmp_path):
+    simulate(World(4, partial(three_d, tp=1, pp=2, microbatches=3), 1, 4, steps=4)).write(tmp_path)
+    figure = run_figures(analyse(tmp_path))["pipeline"]
+    assert "1F1B" in figure.title
+    # On each of two ranks of the first pipeline, three forwards and as many backwards; and two squares of the legend.
+    assert figure.svg.count('class="h5 of-compute"') == figure.svg.count('class="h5 of-transfer"') == 2 * 3 + 1
+    assert all(f">{number}</text>" in figure.svg for number in range(3))
 
 
 def test_ring_attention_is_no_pipeline(tmp_path):

@@ -35,6 +35,13 @@ class PipelineStep(NamedTuple):
     note: str | None
 
 
+def pieces_of_step(of: PipelineStep) -> pd.DataFrame:
+    """One row per piece of a step whose schedule is known, in order of rank and launch; times on clocks of ranks."""
+    names = ("rank", "way", "stage", "microbatch", "start_ns", "end_ns")
+    pieces = [piece for own in of.schedule.pieces.values() for piece in own] if of.schedule else []
+    return pd.DataFrame({name: [getattr(piece, name) for piece in pieces] for name in names})
+
+
 class UsualBubble(NamedTuple):
     """For how many ms of a step the schedule that a run has leaves its ranks without work, on average, and why.
 
