@@ -12,7 +12,13 @@ from commtrace.profiling.modes import MODES
 FOLDER = "modes"
 # `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and `pipeline` a table: no mode of ours
 OF_LAYOUTS = {
-    *("cli.commands.pipeline", "tables.pipeline", "metrics.pipelines.table"),
+    *(
+        "cli.commands.pipeline",
+        "tables.pipeline",
+        "metrics.pipelines.table",
+        "render.plots.schedule",
+        "report.run_report",
+    ),
     *("metrics.rank_plan", "cli.scale.plan_ranks", "tables.roles", "catalog"),
     *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table", "metrics.roles.grid"),
 }
