@@ -173,7 +173,7 @@ def _parts(of: PipelineStep, rank: int, window_ns: int, work_ns: int) -> dict[st
 @TableEntry(
     PIPELINE_STAGES,
     Topic.waiting,
-    "The stages of pipelines: how long they take, and what an equal share would gain.",
+    "The stages of pipelines: how long they take, and what a step would gain by curing one.",
     "pipelines.md#why-a-rank-has-nothing-to-compute",
     command="table pipeline --by stage",
     none_found="no schedule of a pipeline was found out; `commtrace table pipeline` says why",

@@ -33,7 +33,8 @@ def pipeline_command(
 
     The schedule is found out and played again: with stages equally long (inherent), as long as they are (imbalance), as
     each microbatch took (jitter), with messages in their order (order) and with the time they took (transfer). With
-    work and other these add up to the step. --by stage says what a step would gain if a stage took an equal share.
+    work and other these add up to the step. --by stage says what a step would gain if a stage were as the others
+    (gain), and if all had equal shares of the work (even gain).
 
     \b
     Examples:

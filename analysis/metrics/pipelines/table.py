@@ -119,7 +119,8 @@ def _messages(
 ) -> pd.DataFrame:
     """The sends and receives, each with its `place` among all that its rank launches."""
     launched = pieces.loc[pieces["call_id"].notna(), ["call_id", "step"]].rename_axis("place").reset_index()
-    told = calls.drop(columns="step").merge(matches[["call_id", "collective_id"]], on="call_id")
+    own = calls[calls["call_id"].isin(launched["call_id"])].drop(columns="step")
+    told = own.merge(matches[["call_id", "collective_id"]], on="call_id")
     told = told.merge(collectives[["collective_id", "transfer_ns"]], on="collective_id", how="left")
     found = launched.astype({"call_id": "int64"}).merge(told, on="call_id")
     return found[found["root"].notna()]
