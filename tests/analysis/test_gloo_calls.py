@@ -85,6 +85,23 @@ def test_every_operator(tmp_path, op, dims, types, values, gloo, shown, wanted):
     assert picked(row, "dtype", "metadata_from") == ("float32", "c10d")
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (["", "", "", "[5, 3]", "[1, 3]", "False", "-1"], ("[1, 3]", "[5, 3]")),
+        (["", "", "", "[]", "[]", "False", "-1"], (None, None)),
+        ([], (None, None)),
+    ],
+)
+def test_an_uneven_all_to_all_says_how_many_rows_go_where(tmp_path, values, wanted):
+    """Arguments of `alltoall_base_`: output, input, process group, rows of the output, rows of the input."""
+    trace = gloo_trace().c10d("alltoall_base_", 0, dims=[[8, 2], [4, 2]], types=["float", "float"], values=values)
+    trace.gloo("all_to_all", 1 * MS, 2 * MS, dims=[[4, 2]], types=["float"])
+    (row,) = calls_of(tmp_path, trace)
+    assert picked(row, "in_split", "out_split") == wanted
+    assert picked(row, "in_elems", "out_elems") == (8, 16)
+
+
 def test_a_barrier_moves_nothing(tmp_path):
     trace = gloo_trace().c10d("barrier", 0, dims=[[1], []], types=["unsigned char", ""]).gloo("barrier", 1 * MS, 1 * MS)
     (row,) = calls_of(tmp_path, trace)

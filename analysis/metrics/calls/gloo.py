@@ -19,17 +19,23 @@ from ...core import markers
 from ...core.schema import Row
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_SPLIT = re.compile(r"\[[0-9]{1,18}(?:, [0-9]{1,18})*(?:, \.\.\.)?\]")
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A c10d operator: its gloo operation, and the positions of its input, output and root among the arguments."""
+    """A c10d operator: its gloo operation, and the positions of its input, output and root among the arguments.
+
+    Of an all_to_all of unequal parts, those of the rows for each rank, and from each.
+    """
 
     collective: str
     gloo: str
     input: int | None = None
     output: int | None = None
     root: int | None = None
+    in_split: int | None = None
+    out_split: int | None = None
 
 
 C10D_OPERATORS = {
@@ -44,7 +50,7 @@ C10D_OPERATORS = {
     "reduce_scatter_": Operator("reduce_scatter", "all_reduce", output=0),
     "reduce_scatter_tensor_coalesced_": Operator("reduce_scatter", "all_reduce", input=1, output=0),
     "_reduce_scatter_base_": Operator("reduce_scatter", "all_reduce", input=1, output=0),
-    "alltoall_base_": Operator("all_to_all", "all_to_all", input=1, output=0),
+    "alltoall_base_": Operator("all_to_all", "all_to_all", input=1, output=0, in_split=4, out_split=3),
     "alltoall_": Operator("all_to_all", "all_to_all", input=1, output=0),
     "gather_": Operator("gather", "gather", input=1, root=3),
     "scatter_": Operator("scatter", "scatter", output=0, root=3),
@@ -76,6 +82,8 @@ class _Issued:
     out_elems: int | None
     types: list[str]
     root: int | None
+    in_split: str | None
+    out_split: str | None
     uses_left: int
     row: Row | None = None
 
@@ -143,6 +151,8 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
         out_elems=out_elems,
         types=[t for t in annotation["in_types"] or () if dtype_name(t)],
         root=_scalar(annotation, op.root),
+        in_split=_split(annotation, op.in_split),
+        out_split=_split(annotation, op.out_split),
         uses_left=shards,
     )
 
@@ -192,6 +202,8 @@ def _columns_of_issuer(source: _Issued) -> Row:
         "in_elems": source.in_elems,
         "out_elems": source.out_elems,
         "root": source.root,
+        "in_split": source.in_split,
+        "out_split": source.out_split,
         "issue_ns": source.start_ns,
         "issued_ns": source.start_ns,
     }
@@ -215,8 +227,17 @@ def _elems(shapes: list[Any] | None) -> int | None:
 
 
 def _scalar(annotation: Row, position: int | None) -> int | None:
-    values = annotation["in_values"]
-    if position is None or values is None or position >= len(values):
-        return None
-    text = str(values[position])
+    text = _value(annotation, position)
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _split(annotation: Row, position: int | None) -> str | None:
+    """The rows for each rank, or from each; None where the parts are equal, and the operator was given no list."""
+    text = _value(annotation, position)
+    return text if _SPLIT.fullmatch(text) else None
+
+
+def _value(annotation: Row, position: int | None) -> str:
+    """A scalar argument, or a list of these, as it was recorded; empty where it was not."""
+    values = annotation["in_values"]
+    return "" if position is None or values is None or position >= len(values) else str(values[position])
