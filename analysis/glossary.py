@@ -113,6 +113,12 @@ GLOSSARY: dict[str, Term] = {
         "One period of profiling: the steps that a profiler records before it writes its trace. A long run has many.",
         "cycles.md#a-row-for-each-cycle",
     ),
+    "dispatch": Term(
+        "The all_to_all that takes tokens to the ranks of their experts. Its combine brings them back. Waiting in the "
+        "dispatch is for ranks that were late before it, waiting in the combine for experts that take longer.",
+        "experts.md#passes-through-experts",
+        ("combine", "experts", "expert parallelism", "imbalance_factor", "MoE"),
+    ),
     "event-bound": Term(
         "A verdict: steps that are far longer than others, as by an evaluation, a checkpoint or a first launch, cost "
         "more than anything in a usual step.",

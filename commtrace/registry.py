@@ -145,6 +145,7 @@ _TABLES_WITH_OPTIONS = {
     "compute": "compute",
     "contention": "contention",
     "critical-path": "predict",
+    "experts": "experts",
     "gaps": "idle",
     "idle": "idle",
     "kernels": "kernels",

@@ -48,6 +48,7 @@ BEFORE = [
     "waits",
     "lateness",
     "pipeline",
+    "experts",
     "late_work",
     "hangs",
     "clocks",

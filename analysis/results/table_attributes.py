@@ -194,6 +194,12 @@ class TableAttributes:
     pipeline_stages: pd.DataFrame
     """One row per rank and stage. Only of steps whose schedule was found out."""
 
+    experts: pd.DataFrame
+    """One row per layer with experts, step and rank: tokens, time, and waiting before and behind the experts."""
+
+    experts_layers: pd.DataFrame
+    """One row per layer with experts: what uneven experts cost, and who is slowest how often, over the steps."""
+
     releases_calls: pd.DataFrame
     """One row per exposed collective call: what released it, and how much earlier it could have begun."""
 

@@ -15,6 +15,7 @@ EXAMPLES = examples(
     "critical-path",
     "releases",
     "pipelines",
+    "experts",
 )
 
 

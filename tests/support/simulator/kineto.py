@@ -248,6 +248,8 @@ class Events:
         first = records[0]
         counted = counted_args(first, self.world.layout, ran.turn)
         if seen.cpu:
+            if isinstance(op, Comm) and op.under:
+                self._within("cpu_op", op.under, ran, 0.01, 0.99, f'"External id": {self._id()}')
             around, inside = f'"External id": {self._id()}', f'"External id": {self._id()}'
             self._within("cpu_op", operator_name(first), ran, 0.05, 0.95, around)
             self._record(first, ran, (0.1, 0.9), number, counted)

@@ -43,7 +43,8 @@ class Comm:
     """A collective of `elems` elements, counted as nccl-tests does: the whole array.
 
     `root` is a global rank. An asynchronous one is waited for by `Wait(work)`. `splits` are the rows of `width`
-    elements that each member sends to each in an uneven all_to_all. `extra_us` is added to the time it takes.
+    elements that each member sends to each in an uneven all_to_all. `extra_us` is added to the time it takes. `under`
+    is the operator of autograd that issues it.
     """
 
     op: str
@@ -57,6 +58,7 @@ class Comm:
     extra_us: float = 0.0
     cpu_us: float = 32.0
     cause: int = NO_CAUSE
+    under: str = ""
 
     @property
     def size_bytes(self) -> int:
