@@ -11,9 +11,12 @@ import pytest
 from samples import with_slow
 from simulator import Layout, World, simulate
 from simulator.experts import Routing, routed, truth_of_experts
+from simulator.programs import ddp
 from simulator.world import Hardware
 
 from commtrace import analyse
+from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.results.analysis import Analysis
 
 
 def drawn(seed: int) -> tuple[World, dict[str, Any]]:
@@ -44,6 +47,45 @@ def drawn(seed: int) -> tuple[World, dict[str, Any]]:
     layout = Layout(torch=str(of.choice(["2.4", "2.5", "2.12", "2.13"])), sync_on_compute=bool(of.random() < 0.3))
     hardware = Hardware(compute_jitter=float(of.uniform(0, 0.04)))
     return World(seed, partial(routed, **options), 1, gpus, steps=4, layout=layout, hardware=hardware), options
+
+
+def both(folder: Path, gpus: int = 4, seed: int = 1, **options: Any) -> tuple[Analysis, float]:
+    """A run, and by how much its mean step is shorter, in ns, once each rank's experts get the mean of their group."""
+    found = []
+    for balanced in (False, True):
+        made = simulate(World(seed, partial(routed, balanced=balanced, **options), 1, gpus, steps=5, hardware=CALM))
+        made.write(folder / str(balanced))
+        found.append(analyse(folder / str(balanced)))
+    before, after = (float(each.breakdown_steps["window_ns"].mean()) for each in found)
+    return found[0], before - after
+
+
+CALM = Hardware(compute_jitter=0.002)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options"),
+    with_slow(
+        [(3, {"routing": Routing(factor=2.5, drift=True)})],
+        [
+            (2, {"routing": Routing(hot=1, factor=3.0)}),
+            (4, {"routing": Routing(hot=2, factor=2.0), "late": (1, 900.0)}),
+            (8, {"routing": Routing(factor=2.5), "size": 4, "again": True}),
+            (4, {"routing": Routing(factor=4.0, idle=(3,)), "batches": 2}),
+        ],
+    ),
+)
+def test_balanced_experts_gain_what_the_run_gains_with_even_routing(tmp_path, gpus, options):
+    found, true_ns = both(tmp_path, gpus, **options)
+    predicted = found.predict({"balanced_experts": True}).iloc[0]
+    assert predicted["gain_ns"] == pytest.approx(true_ns, rel=0.03, abs=10_000)
+    assert predicted["low_ns"] <= found.breakdown_steps["window_ns"].mean() - true_ns <= predicted["high_ns"]
+
+
+def test_nothing_is_predicted_without_experts(tmp_path):
+    simulate(World(1, ddp, 1, 2, steps=4)).write(tmp_path)
+    with pytest.raises(NothingMeasured, match="no experts"):
+        analyse(tmp_path).predict({"balanced_experts": True})
 
 
 @pytest.mark.parametrize("seed", with_slow(range(2), range(2, 100)))

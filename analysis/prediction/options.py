@@ -19,6 +19,7 @@ from ..replay import changes
 from ..replay.links import Linked, links_of
 from ..replay.scenarios import host, sharded, transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
+from ..replay.scenarios.experts import balanced_experts
 from ..replay.scenarios.fused import fused
 from ..replay.scenarios.growth import (
     Hosts,
@@ -149,6 +150,17 @@ def _known(analysis: Analysis, group: str = "") -> dict[int, Linked]:
 @_plays(changes.NO_JITTER)
 def _no_jitter(_: Analysis) -> Scenario:
     return usual.no_jitter()
+
+
+@_plays(changes.BALANCED_EXPERTS)
+def _balanced_experts(analysis: Analysis) -> Scenario:
+    passes = analysis.expert_passes
+    if not (passes["missing"].isna() & passes["expert_ns"].notna()).any():
+        raise NothingMeasured(
+            f"{analysis.run.name}: the traces show no experts whose time is known on all ranks of a group; see "
+            "`commtrace table experts`"
+        )
+    return balanced_experts(passes)
 
 
 @_plays(changes.OVERLAP)

@@ -61,6 +61,10 @@ LINKS_AS_OTHERS = Option(
     "WHO",
 )
 NO_JITTER = Option("no_jitter", "Replace compute by its mean and transfer by its median.")
+BALANCED_EXPERTS = Option(
+    "balanced_experts",
+    "Let the experts of all ranks of a group be equally busy: in each pass, the mean of what they take.",
+)
 OVERLAP = Option(
     "overlap", "Let compute never wait for communication; the gain is an upper bound.", choices=("perfect",)
 )

@@ -32,6 +32,7 @@ from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import seen_devices
 from ..tables.calls import found_calls
 from ..tables.collectives import matches
+from ..tables.experts import expert_passes
 from ..tables.idle import causes_of_idle
 from ..tables.participation import members
 from ..tables.predictions import PREDICTIONS
@@ -155,6 +156,11 @@ class Analysis(TableAttributes):
     def links(self) -> Links:
         """The tables that describe this run's links, for scenarios that change them."""
         return self.of(links)
+
+    @property
+    def expert_passes(self) -> pd.DataFrame:
+        """The passes of ranks through experts, for scenarios that change these."""
+        return self.of(expert_passes)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
