@@ -17,7 +17,7 @@ from commtrace.analysis.results.analysis import Analysis
 QUICK, SLOW = (3, 13), (5, 25, 45, 58)
 """Of one rank and of all; pipelines; a fault that costs less than transfers."""
 REMEDIES = {
-    "skew-bound": {"no_straggler", "no_jitter", "no_bubble"},
+    "skew-bound": {"no_straggler", "no_jitter", "no_bubble", "balanced_experts"},
     "link-bound": {"slow_links"},
     "transfer-bound": {"overlap", "twice_links"},
     "copy-bound": {"no_copies"},

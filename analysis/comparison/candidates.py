@@ -55,7 +55,7 @@ _MOSTLY = 0.5
 """Of what CPUs do longer in all: what they do before one launch is named if it is as much."""
 _NEXT_TO_NOTHING = 0.2
 """Of its price on the other side: less is as if it cost nothing."""
-_NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links")
+_NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links", "balanced_experts")
 """Changes that are candidates by who it is, or whose gain contains what transfers and late ranks do."""
 _NOTHING = Gain(0.0, 0.0, 0.0)
 

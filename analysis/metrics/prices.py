@@ -67,6 +67,17 @@ class PricedLinks(NamedTuple):
     slower_frac: float
 
 
+class UnevenExperts(NamedTuple):
+    """How uneven experts are: the busiest has `factor` times the mean of its group, `of_tokens` or else of time.
+
+    That are those of these `ranks` in nearly every step, or, where there are none, others in turn.
+    """
+
+    ranks: tuple[int, ...]
+    factor: float
+    of_tokens: bool
+
+
 class Priced(NamedTuple):
     """A change: `what` would be different, `how` to begin, what a step gains by it alone, the verdict where it leads.
 
@@ -87,8 +98,8 @@ class Priced(NamedTuple):
 class Prices(NamedTuple):
     """What a step of `step_ns` gains from each of the `changes` by itself, in the order in which people read them.
 
-    `late` are the ranks, `slow` the links that differ from others, if a step gains enough without that. What others
-    wait for late ranks is `unexplained_ns` if it is much more than any change gains.
+    `late` are the ranks, `slow` the links that differ from others, and `uneven` are experts, if a step gains enough
+    without that. What others wait for late ranks is `unexplained_ns` if it is much more than any change gains.
     """
 
     step_ns: float
@@ -96,6 +107,7 @@ class Prices(NamedTuple):
     late: LateRanks | None = None
     slow: PricedLinks | None = None
     unexplained_ns: float | None = None
+    uneven: UnevenExperts | None = None
 
     @property
     def gains(self) -> Mapping[str, Gain]:

@@ -23,9 +23,9 @@ LEAST = 0.01
 class Cure:
     """A change that is priced: the `verdict` on a run in which it gains most, what `costs` that much, `how` to begin.
 
-    `make` is how it is played, and `option` how `predict` is asked for it; None for ranks and links that differ from
-    others, which are found in a run, and complete the option. A bound is more than anybody can do: what can be done
-    comes before it from a gain of this part of its own (`gives_way_from`).
+    `make` is how it is played, and `option` how `predict` is asked for it; None for ranks, links and experts that
+    differ from others, which are found in a run; ranks and links complete the option. A bound is more than anybody can
+    do: what can be done comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
     that, or rows of `syncs` of that kind take enough. Changes by which ranks become like others (`of_ranks`) are always
     tried: where CPUs wait for each other, no device need show it.
@@ -99,6 +99,15 @@ CURES = {
             "link-bound",
             "Slow links cost",
             "see `bandwidth` for their groups; cables, switches, NICs and NCCL settings of these ranks' hosts",
+        ),
+        Cure(
+            "balanced_experts",
+            changes.BALANCED_EXPERTS.asked(),
+            None,
+            "skew-bound",
+            "Uneven experts cost",
+            "see `experts --by layer`: an auxiliary loss or a bias per expert where hot ranks change, other experts or "
+            "copies of popular ones on hot ranks where they do not",
         ),
         Cure(
             "no_jitter",

@@ -20,7 +20,7 @@ from ..core.student import student_quantile
 from ..errors import NotPredictable
 from ..metrics.causes.blame import ForWhom
 from ..metrics.clocks.frame import Flags, Floats, Ints
-from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since
+from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since, UnevenExperts
 from .alike import Alike
 from .cures import CURES, LEAST, Cure
 from .links import Links
@@ -71,6 +71,7 @@ def prices_of(
     hosts: Mapping[int, str | None],
     asked: Collection[Cure],
     links: Links | None,
+    experts: Callable[[], tuple[Scenario, UnevenExperts] | None],
     for_whom: ForWhom,
     waiting_ns: float,
 ) -> tuple[Prices, list[Scenario]]:
@@ -78,25 +79,33 @@ def prices_of(
 
     `blamed` are ranks that others wait for, `unshown` those whose traces lack work, so that they only seem late;
     `asked` are the changes in common that are worth a try; no `links` are known without collectives; `for_whom` says
-    for whom ranks wait in such a step, of which a device may wait for `waiting_ns`. Raises NotPredictable,
-    NothingMeasured.
+    for whom ranks wait in such a step, of which a device may wait for `waiting_ns`. `experts` gives how a run with
+    balanced experts is played, and how uneven they are; None without any. Raises NotPredictable, NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
-    pricing = _Pricing(replay)
-    several = len(pricing.ranks) > 1
+    several = len(_Pricing(replay).ranks) > 1
     blamed = set(blamed) - set(unshown)
+    balanced, uneven = experts() or (None, None)
+    if balanced is not None and replay.gain(balanced).ns < _LEAST_OF_RANKS * replay.step_ns:
+        balanced = uneven = None
+    # Ranks whose experts have more to do are not late: others would have that to do.
+    without_uneven = replay if balanced is None else replay.after(balanced.changes[0])
+    pricing = _Pricing(without_uneven)
+    if balanced is not None:
+        blamed = {rank for rank in blamed if _is_late_besides(rank, replay, without_uneven)}
     ask_all = for_whom.known_ns < _MOSTLY * waiting_ns
     late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
     if without_late is None and blamed and several:
         without_late = pricing.without_blamed(blamed, for_whom.others_ns(blamed))
     who = (blamed, None) if late is None else (late.ranks, late.host)
-    slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
+    slow, as_others = (_Pricing(replay).slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     scenarios = [
         *([(CURES["no_straggler"].of(*who), without_late)] if without_late is not None else []),
         *([(CURES["slow_links"].of(slow.ranks), as_others)] if slow is not None and as_others is not None else []),
+        *([(CURES["balanced_experts"], balanced)] if balanced is not None else []),
         *((each, each.make(links)) for each in asked if each.make is not None and (several or not each.of_ranks)),
     ]
     priced = [(_priced(remedy, scenario, replay), scenario) for remedy, scenario in scenarios]
@@ -109,8 +118,14 @@ def prices_of(
     changes = [change for change, _ in ordered]
     if unexplained_ns is not None:
         changes = [_widened(each, waited_ns) if CURES[each.remedy].of_ranks else each for each in changes]
-    named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
+    named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns, uneven)
     return named, [scenario for _, scenario in ordered]
+
+
+def _is_late_besides(rank: int, replay: Replay, without_uneven: Replay) -> bool:
+    """Whether a step gains most of what it gains without this rank's lateness if experts are balanced, too."""
+    scenario = usual.without_stragglers([rank])
+    return without_uneven.gain(scenario).ns >= _MOSTLY * replay.gain(scenario).ns
 
 
 def _priced(remedy: Cure, scenario: Scenario, replay: Replay) -> Priced:

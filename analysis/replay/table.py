@@ -72,6 +72,10 @@ class Replay:
             name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns, frozenset(counted)
         )
 
+    def after(self, change: Change) -> Replay:
+        """The run once this change is made: gains are of what else changes."""
+        return replace(self, measured=with_change(self.measured, change), usual=with_change(self.usual, change))
+
     def steps(self) -> Iterator[Row]:
         """Yield a row per step."""
         with_delays = self.played(None).lengths

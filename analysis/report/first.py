@@ -27,6 +27,7 @@ _RANKS = re.compile(r"[Rr]anks? \d+(?:(?:, | and )\d+)*\b")
 _BEHIND = {
     "no_straggler": ("steps", "Its steps beside the others'"),
     "slow_links": ("bandwidth", "Bandwidth by group"),
+    "balanced_experts": ("experts", "Experts by layer"),
     "no_jitter": ("ranks", "Who is late when"),
     "no_bubble": ("waits", "Who waits for whom"),
     "overlap": ("collectives", "Which collectives"),

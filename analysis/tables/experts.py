@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, each_rank, value
+from ..core.declaring import Later, TableEntry, Topic, each_rank, value
 from ..core.schema import Schema, records
 from ..core.tables.columns import GROUP, PARTIAL, PARTIAL_RUN, PG_RANKS, RANK
 
@@ -69,17 +69,19 @@ def expert_exchanges(activities: pd.DataFrame, cpu_operators: pd.DataFrame, call
 
 @value
 def expert_passes(
-    expert_exchanges: pd.DataFrame,
+    expert_exchanges: Later[pd.DataFrame],
     calls: pd.DataFrame,
     matches: pd.DataFrame,
-    collectives: pd.DataFrame,
-    split_calls: pd.DataFrame,
-    groups: pd.DataFrame,
+    collectives: Later[pd.DataFrame],
+    split_calls: Later[pd.DataFrame],
+    groups: Later[pd.DataFrame],
 ) -> pd.DataFrame:
-    """The passes of each rank through experts."""
-    from ..metrics.experts.passes import passes_of
+    """The passes of each rank through experts. Where nothing may be one, no rank is looked at."""
+    from ..metrics.experts.passes import PASSES, passes_of
 
-    return passes_of(expert_exchanges, calls, matches, collectives, split_calls, groups)
+    if not calls["collective"].isin(["all_to_all"]).any():
+        return PASSES.empty()
+    return passes_of(expert_exchanges(), calls, matches, collectives(), split_calls(), groups())
 
 
 @TableEntry(

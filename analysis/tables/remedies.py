@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..ceilings.files import Ceiling
-    from ..metrics.prices import Gain, Prices
+    from ..metrics.prices import Gain, Prices, UnevenExperts
     from ..metrics.typical_step import TypicalStep
     from ..replay.links import Links
     from ..replay.scenarios.scenario import Scenario
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", (
-        "no_straggler, slow_links, no_jitter, no_bubble, overlap, twice_links, faster_links, no_copies, no_syncs, "
-        "no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, no_pauses, launch_ahead or no_idle"
+        "no_straggler, slow_links, balanced_experts, no_jitter, no_bubble, overlap, twice_links, faster_links, "
+        "no_copies, no_syncs, no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, no_pauses, "
+        "launch_ahead or no_idle"
     )),
     "gain_ns": (
         "Int64",
@@ -61,6 +62,8 @@ def priced(
     hangs: pd.DataFrame,
     calls: pd.DataFrame,
     links: Links,
+    expert_passes: Later[pd.DataFrame],
+    experts: Later[pd.DataFrame],
     typical_step: TypicalStep,
     typical_waiting: Waiting,
     culprits: Collection[int],
@@ -69,12 +72,20 @@ def priced(
     replayed: Later[Replay],
 ) -> tuple[Prices | None, list[Scenario]]:
     """What a step would gain without each cause, None where the run cannot be played again, and how each is played."""
+    from ..metrics.experts.table import uneven_experts
     from ..replay.cures import worth_pricing
     from ..replay.pricing import prices_of
+    from ..replay.scenarios.experts import balanced_experts
 
     if not run.details or not run.has_starts or not len(breakdown) or len(hangs) or run.idle_gpus:
         return None, []
     parts, waiting = typical_step.parts, typical_waiting
+
+    def experts_balanced() -> tuple[Scenario, UnevenExperts] | None:
+        passes = expert_passes()
+        uneven = uneven_experts(experts(), typical_step.steps) if len(passes) else None
+        return None if uneven is None else (balanced_experts(passes), uneven)
+
     exposed = breakdown_of_typical_step.groupby("rank")["exposed_wait_ns"].mean().fillna(0)
     exposed_ns = dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True))
     try:
@@ -93,6 +104,7 @@ def priced(
                 on_cpus=run.is_of_cpus,
             ),
             links=links if len(links.collectives) else None,
+            experts=experts_balanced,
             for_whom=for_whom(blamed(waiting.participation, waiting.lateness), exposed_ns),
             waiting_ns=parts["exposed_wait_ns"] + parts["exposed_unsplit_ns"],
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from samples import with_slow
-from simulator import Layout, Losses, Simulated, Window, World, simulate
+from simulator import Injection, Layout, Losses, Simulated, Window, World, simulate
 from simulator.experts import Routing, routed, truth_of_experts
 from simulator.ops import Comm, Group, Kernel, Op
 from simulator.programs import backward, everybody, layer, load, optimizer
@@ -51,10 +51,10 @@ def assert_as_it_was(made: Simulated, table: pd.DataFrame, layers: int = 3) -> N
     ("gpus", "options", "world"),
     with_slow(
         [
-            (4, {"routing": Routing(hot=2, factor=2.0)}, {}),
             (4, {"routing": Routing(factor=3.0, drift=True, idle=(2,)), "again": True}, {}),
         ],
         [
+            (4, {"routing": Routing(hot=2, factor=2.0)}, {}),
             (3, {"routing": Routing(hot=1, factor=2.0), "weights": True, "batches": 2}, {}),
             (4, {"routing": Routing(factor=2.0), "under": False}, {}),
             (4, {"routing": Routing(factor=2.0), "under": False, "counts": False}, {}),
@@ -81,6 +81,58 @@ def test_a_hot_rank_is_told_from_drifting_ones(tmp_path):
     assert set(always["hot_frac"]) == {1.0}
     assert (always["persistent_cost_ns"] == always["cost_ns"]).all()
     assert changing["persistent_cost_ns"].sum() < 0.8 * changing["cost_ns"].sum()
+
+
+@pytest.mark.parametrize(
+    ("routing", "why"),
+    with_slow(
+        [(Routing(hot=2, factor=3.0), "those of rank 2 get {:.1f} times the mean tokens in every step")],
+        [
+            (
+                Routing(factor=3.0, drift=True),
+                "the busiest get {:.1f} times the mean tokens, those of other ranks in turn",
+            )
+        ],
+    ),
+)
+def test_the_first_screen_says_what_uneven_experts_cost(tmp_path, routing, why):
+    """Not that the hot rank is late: as fast as others it would leave its tokens to nobody."""
+    _, found = run(tmp_path, partial(routed, routing=routing))
+    first = found.remedies.iloc[0]
+    assert first["remedy"] == "balanced_experts"
+    assert first["command"] == "predict --balanced-experts"
+    gain_ms = first["gain_ns"] / 1e6
+    assert gain_ms == pytest.approx(found.experts_layers["cost_ns"].sum() / 1e6, rel=0.05)
+    verdict = found.verdicts.iloc[0]
+    assert verdict["headline"].startswith(f"Uneven experts cost {gain_ms:.1f} ms of every")
+    imbalance = found.experts["imbalance_factor"].mean()
+    assert why.format(imbalance) in verdict["because"]
+    assert pd.isna(verdict["headline_ranks"]) if routing.drift else verdict["headline_ranks"] == "2"
+    assert "no_straggler" not in set(found.remedies["remedy"])
+
+
+def test_the_page_has_experts_by_layer(tmp_path):
+    _, found = run(tmp_path, partial(routed, routing=Routing(hot=2, factor=3.0)))
+    page = found.report().html
+    assert 'id="experts"' in page
+    assert "Uneven experts cost most in layer" in page
+    assert "where rank 2 is the slowest in 100% of the steps" in page
+
+
+def test_a_rank_that_is_late_before_the_dispatch_is_named_beside_uneven_experts(tmp_path):
+    _, found = run(tmp_path, partial(routed, routing=Routing(hot=3, factor=2.5), late=(1, 900.0)))
+    gains = found.remedies.set_index("remedy")["gain_ns"]
+    assert gains["no_straggler"] == pytest.approx(900_000, rel=0.05)
+    assert found.remedies.set_index("remedy").loc["no_straggler", "what"] == "rank 1 as fast as the others"
+    assert gains["balanced_experts"] == pytest.approx(found.experts_layers["cost_ns"].sum(), rel=0.05)
+
+
+def test_a_slow_rank_with_as_many_tokens_is_no_imbalance(tmp_path):
+    """Its experts take longer, like all that it computes."""
+    throttled = Injection("throttled", (1,), (0, 1, 2, 3), 2_000.0)
+    _, found = run(tmp_path, partial(routed, routing=Routing(spread=0.0)), injections=(throttled,))
+    assert "balanced_experts" not in set(found.remedies["remedy"])
+    assert found.verdicts.iloc[0]["headline"].startswith("Rank 1 costs")
 
 
 def test_what_is_waited_behind_experts_is_what_others_take_less(tmp_path):
@@ -139,7 +191,9 @@ def padded(place: Place, *, counts: bool, kind: str = "default") -> list[Op]:
     return [*ops, *optimizer(100.0)]
 
 
-@pytest.mark.parametrize(("counts", "kind", "rows"), [(True, "default", 8), (False, "ep", 8), (False, "default", 0)])
+@pytest.mark.parametrize(
+    ("counts", "kind", "rows"), with_slow([(False, "ep", 8)], [(True, "default", 8), (False, "default", 0)])
+)
 def test_equal_parts_are_of_experts_where_counts_or_a_name_tell_it(tmp_path, counts, kind, rows):
     _, found = run(tmp_path, partial(padded, counts=counts, kind=kind), window=ONE_STEP)
     table = found.experts
@@ -174,7 +228,7 @@ def embeddings(place: Place) -> list[Op]:
     return [*ops, *layer(500.0), *backward(500.0), _rows(place, SPLITS, _BACKWARD), *optimizer(100.0)]
 
 
-@pytest.mark.parametrize("program", [ulysses, embeddings])
+@pytest.mark.parametrize("program", with_slow([ulysses], [embeddings]))
 def test_all_to_alls_of_no_experts_are_left_out(tmp_path, program, capsys):
     _, found = run(tmp_path, program, window=ONE_STEP)
     assert len(found.calls[found.calls["collective"] == "all_to_all"]) >= 4

@@ -126,8 +126,6 @@ def passes_of(
 
     `exchanges` are from `exchanges_of`, the others are the tables of a run.
     """
-    if not exchanges["call_id"].isin(calls["call_id"][calls["collective"].isin(["all_to_all"])]).any():
-        return PASSES.empty()
     complete = set(collectives["collective_id"][collectives["complete"].fillna(False)].tolist())
     of_ranks = _calls_of_ranks(exchanges, calls, matches, members)
     _tell_widths([call for own in of_ranks.values() for call in own])

@@ -10,11 +10,14 @@ from typing import Any
 import pandas as pd
 
 from ...core.schema import Row, records
+from ..prices import UnevenExperts
 
 _IN_TURNS = "two batches take turns, so compute between dispatch and combine is not of one alone"
 _NO_ROWS = "no sizes are recorded"
 _EVEN = "parts are equal, or the list of them is too long to be recorded"
 _NO_FORWARD = "its forward pass was not traced"
+_NEARLY_ALWAYS, _HOT = 0.9, 1.1
+"""Of the steps, in which a hot rank is the slowest of its group; and of the mean, what it has at least."""
 _NOT_SPLIT = "waiting is not known, see `collectives`"
 
 
@@ -151,6 +154,54 @@ def _group(rows: Sequence[Row]) -> dict[str, Any]:
         }
     cost = fmean(own[0]["cost_ns"] for own in of_steps.values())
     return {**hot_of, "cost_ns": cost, "persistent_cost_ns": min(max(means.values()) - usual, cost)}
+
+
+def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExperts | None:
+    """Whose experts are busiest, all layers together, over the steps that count; None where they are even.
+
+    A rank is hot that is the slowest of its group in nearly every step, and has more to do. Where tokens are known,
+    only these tell: experts that take longer for as many are those of a slow rank. `experts` is the table of this name.
+    """
+    times: dict[Any, dict[Any, dict[int, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    tokens: dict[int, float] = defaultdict(float)
+    factors: list[float] = []
+    rows = [
+        row
+        for row in records(experts)
+        if row["cost_ns"] is not None and (not counted or row["step"] is None or row["step"] in counted)
+    ]
+    of_tokens = all(row["received_tokens"] is not None for row in rows)
+    for row in rows:
+        times[row["process_group"], row["pg_ranks"]][row["step"]][row["rank"]] += row["expert_ns"]
+        tokens[row["rank"]] += row["received_tokens"] or 0
+        factors += [] if row["imbalance_factor"] is None else [row["imbalance_factor"]]
+    if not rows:
+        return None
+    if len(factors) == len(rows):
+        factor = fmean(factors)
+    else:
+        every = [list(of_step.values()) for of_group in times.values() for of_step in of_group.values()]
+        usual = sum(map(fmean, every))
+        factor, of_tokens = (sum(map(max, every)) / usual if usual else 1.0), False
+    if factor < _HOT:
+        return None
+    hot = [each for of_group in times.values() if (each := _hot(of_group, tokens if of_tokens else None)) is not None]
+    if not hot:
+        return UnevenExperts((), factor, of_tokens)
+    return UnevenExperts(tuple(sorted(rank for rank, _ in hot)), fmean(more for _, more in hot), of_tokens)
+
+
+def _hot(of_steps: Mapping[Any, Mapping[int, float]], tokens: Mapping[int, float] | None) -> tuple[int, float] | None:
+    """The rank of a group that is slowest in nearly every step, and how many times the mean it has; None without one.
+
+    `of_steps` is expert time by step and rank. It has more `tokens`, or takes more time where these are not known.
+    """
+    [(rank, often)] = Counter(max(of, key=of.__getitem__) for of in of_steps.values()).most_common(1)
+    ranks = {each for of in of_steps.values() for each in of}
+    has = {each: tokens[each] if tokens else sum(of.get(each, 0.0) for of in of_steps.values()) for each in ranks}
+    usual = fmean(has.values())
+    is_hot = often >= _NEARLY_ALWAYS * len(of_steps) and has[rank] >= _HOT * usual > 0
+    return (rank, has[rank] / usual) if is_hot else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..causes.blame import as_late, shares_of_waiting, standing_out
 from ..pipelines.table import UsualBubble
-from ..prices import Excess, LateRanks, PricedLinks, Prices, Since
+from ..prices import Excess, LateRanks, PricedLinks, Prices, Since, UnevenExperts
 from .doing import (
     Doing,
     RegionOf,
@@ -234,7 +234,7 @@ class Fault(NamedTuple):
     Of `late` ranks, `reasons` says why the first are, and `places` where they are in the job. The gain `may_be_less`
     where ranks without a trace may be as late, and as much as `most_ms` where others wait for so much longer;
     `unexplained_ms` is how long that is. Where ranks have more work than others, somebody has to do it: `evened_ms` is
-    what a step gains, at most, with equal shares.
+    what a step gains, at most, with equal shares. Or they are `uneven` experts.
     """
 
     remedy: str
@@ -248,10 +248,13 @@ class Fault(NamedTuple):
     most_ms: float | None = None
     unexplained_ms: float | None = None
     evened_ms: float | None = None
+    uneven: UnevenExperts | None = None
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The late ranks; empty for links."""
+        """The late ranks, or those whose experts are always the busiest; empty for links."""
+        if self.uneven is not None:
+            return frozenset(self.uneven.ranks)
         return frozenset() if self.late is None else frozenset(self.late.ranks)
 
 
@@ -263,6 +266,9 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     if prices.slow is not None:
         gain = prices.gains["slow_links"]
         faults.append(Fault("slow_links", "link-bound", gain.ns / 1e6, gain.low_ns <= 0, links=prices.slow))
+    if prices.uneven is not None:
+        gain = prices.gains["balanced_experts"]
+        faults.append(Fault("balanced_experts", "skew-bound", gain.ns / 1e6, gain.low_ns <= 0, uneven=prices.uneven))
     return sorted(faults, key=lambda fault: -fault.ms)
 
 

@@ -17,7 +17,7 @@ from ..device.largest_gaps import HELD_RANGE, LargestGaps
 from ..functions import quoted
 from ..pipelines.schedule import UNKNOWN_SCHEDULE
 from ..pipelines.table import UsualBubble
-from ..prices import Priced, Since
+from ..prices import Priced, Since, UnevenExperts
 from .culprits import MOST_NAMED, Blamed, Fault, Reason, Waited
 from .devices import Unequal
 from .doing import Doing, RegionOf
@@ -362,6 +362,8 @@ def _fault_headline(fault: Fault, ms: str) -> str:
 
 
 def _fault_who(fault: Fault) -> str:
+    if fault.uneven is not None:
+        return "Uneven experts"
     if fault.late is None:
         return _capital(fault.links.label) if fault.links is not None else ""
     ranks = fault.late.ranks
@@ -375,6 +377,8 @@ def _fault_who(fault: Fault) -> str:
 
 
 def _fault_why(fault: Fault) -> str:
+    if fault.uneven is not None:
+        return _uneven(fault.uneven)
     if fault.late is None:
         slower = 0.0 if fault.links is None else fault.links.slower_frac
         return f"the same takes {slower:.0%} longer over them than over others like them"
@@ -394,6 +398,19 @@ def _fault_why(fault: Fault) -> str:
         return why
     longer = f"others wait for up to {length(fault.unexplained_ms)}"
     return f"{why}; {longer}, which goes too if it holds up their CPUs, as no trace shows"
+
+
+def _uneven(uneven: UnevenExperts) -> str:
+    """`those of rank 3 get 2.1 times the mean tokens in every step`, or that it is another rank each time."""
+    does, of = ("get", "tokens") if uneven.of_tokens else ("take", "time")
+    times = f"{uneven.factor:.1f} times the mean {of}"
+    if not uneven.ranks:
+        return f"the busiest {does} {times}, those of other ranks in turn"
+    few = [*map(str, uneven.ranks)]
+    several = len(few) > 1
+    who = listed(few) if len(few) <= MOST_NAMED else shortened(few, MOST_NAMED)
+    whose = f"those of ranks {who}" if several else f"those of rank {who}"
+    return f"{whose} {does} {times}{' of their groups' if several else ''} in every step"
 
 
 def _unequal(unequal: Unequal) -> str:
