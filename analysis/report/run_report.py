@@ -84,6 +84,8 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
         yield _causes(analysis)
     if analysis.run.details and len(analysis.table("pipeline")):
         yield _pipeline(analysis)
+    if analysis.run.has_starts and len(analysis.table("experts")):
+        yield _experts(analysis)
     yield _time(analysis, unit)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
         yield _compute(analysis)
@@ -321,6 +323,22 @@ def _one_schedule(analysis: Analysis) -> list[Figure]:
             pieces.loc[rows, bound] -= ahead_ns
     name = shown.schedule.name if shown.schedule else ""
     return [schedule.pipeline_step(pieces, shown.step, name, analysis.table("pipeline"))]
+
+
+def _experts(analysis: Analysis) -> Section:
+    layers = analysis.table("experts_layers")
+    costs = layers["cost_ns"]
+    says = ""
+    if costs.notna().any():
+        dearest = records(layers.sort_values("cost_ns", ascending=False).head(1))[0]
+        hot = ""
+        if dearest["hot_rank"] is not None:
+            hot = f", where rank {dearest['hot_rank']} is the slowest in {dearest['hot_frac']:.0%} of the steps"
+        says = f"Uneven experts cost most in layer {dearest['layer']}: {dearest['cost_ns'] / 1e6:,.1f} ms{hot}."
+        if costs.sum() < _ALIKE * analysis.typical_step.parts["window_ns"]:
+            says = "Experts of all ranks are about equally busy."
+    tables = [*_blocks(analysis, "experts_layers", largest="cost_ns"), *_blocks(analysis, "experts")]
+    return Section("experts", "Experts", says, [], tables)
 
 
 def _traffic(analysis: Analysis) -> Section:
