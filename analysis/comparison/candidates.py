@@ -26,6 +26,7 @@ from ..replay.cures import CURES, Cure
 from ..replay.paired import Price, difference_bounds
 from ..replay.pricing import excesses
 from ..replay.programs import NONE
+from ..replay.scenarios.experts import balanced_experts
 from ..replay.scenarios.host import BATCH_NS, launching_within, no_blocking, no_data_wait, own_work
 from ..replay.scenarios.other_run import as_long_as
 from ..replay.scenarios.scenario import Scenario
@@ -55,7 +56,7 @@ _MOSTLY = 0.5
 """Of what CPUs do longer in all: what they do before one launch is named if it is as much."""
 _NEXT_TO_NOTHING = 0.2
 """Of its price on the other side: less is as if it cost nothing."""
-_NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links", "balanced_experts")
+_NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links")
 """Changes that are candidates by who it is, or whose gain contains what transfers and late ranks do."""
 _NOTHING = Gain(0.0, 0.0, 0.0)
 
@@ -128,6 +129,7 @@ def candidates(
     found = [
         *_late_ranks(sides, same, least),
         *_slow_links(sides),
+        *_uneven_experts(sides),
         *_cures(sides, least),
         *work,
         *_cpus(sides, same, least),
@@ -172,7 +174,11 @@ def _late_ranks(sides: _Sides, same: SameWork, least: float) -> Iterator[Candida
     for of_a in named[0]:
         for of_b in named[1]:
             ranks |= {rest: None for rest in (of_b - of_a, of_a - of_b) if rest and rest != of_a | of_b}
-    ranks = {**dict.fromkeys([*_later(sides, least), *_grown(same)]), **ranks}
+    # Where experts are uneven, those who have more to do are not late for that.
+    every = [one.prices.uneven for side in sides for one in side if one.prices is not None]
+    busy = {rank for uneven in every if uneven is not None for rank in uneven.ranks}
+    differing = [of for of in (*_later(sides, least), *_grown(same)) if not of <= busy]
+    ranks = {**dict.fromkeys(differing), **ranks}
     present = set.intersection(*({*one.run.ranks} for side in sides for one in side))
     for of, host in list(ranks.items())[-_MOST_RANKS:]:
         if of <= present and len(of) < len(present):
@@ -294,6 +300,19 @@ def _slow_links(sides: _Sides) -> Iterator[Candidate]:
     for ranks, label in slow.items():
         a, b = (_price(side, [_links_as_others(one, ranks) for one in side]) for side in sides)
         yield _candidate(f"{label} as fast as others like them", a, b, _costs(label, a.gain, b.gain), Sort.who)
+
+
+def _uneven_experts(sides: _Sides) -> Iterator[Candidate]:
+    """Yield how uneven experts are, where they are on either side."""
+    if any(one.prices is not None and one.prices.uneven is not None for side in sides for one in side):
+        a, b = (_price(side, [_balanced(one) for one in side]) for side in sides)
+        words = _costs("uneven experts", a.gain, b.gain, several=True)
+        yield _candidate("experts of all ranks equally busy", a, b, words, Sort.who)
+
+
+def _balanced(one: Analysis) -> Scenario | None:
+    passes = one.part.expert_passes
+    return balanced_experts(passes) if len(passes) else None
 
 
 def _links_as_others(one: Analysis, ranks: Sequence[int]) -> Scenario | None:

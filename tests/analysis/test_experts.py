@@ -111,6 +111,16 @@ def test_the_first_screen_says_what_uneven_experts_cost(tmp_path, routing, why):
     assert "no_straggler" not in set(found.remedies["remedy"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("routing", [Routing(hot=2, factor=2.5), Routing(factor=2.5, drift=True)])
+def test_a_comparison_says_that_experts_have_become_uneven(tmp_path, routing, capsys):
+    for name, each in (("even", Routing(spread=0.05)), ("uneven", routing)):
+        simulate(World(1, partial(routed, routing=each), 1, 4, steps=6)).write(tmp_path / name)
+    assert main(["compare", str(tmp_path / "even"), str(tmp_path / "uneven")]) == 0
+    first = " ".join(capsys.readouterr().out.split()).partition("The change is between")[0]
+    assert ": uneven experts cost" in first
+
+
 def test_the_page_has_experts_by_layer(tmp_path):
     _, found = run(tmp_path, partial(routed, routing=Routing(hot=2, factor=3.0)))
     page = found.report().html
