@@ -13,7 +13,7 @@ import pytest
 from samples import with_slow
 from simulator import Injection, Layout, Losses, Simulated, Window, World, simulate
 from simulator.experts import Routing, routed, truth_of_experts
-from simulator.ops import Comm, Group, Kernel, Op
+from simulator.ops import Comm, Group, Kernel, Op, Wait
 from simulator.programs import backward, everybody, layer, load, optimizer
 from simulator.world import Hardware, Place
 
@@ -71,6 +71,30 @@ def test_layers_tokens_and_costs_are_those_of_the_run(tmp_path, gpus, options, w
     assert len(found.experts) == 3 * gpus * layers
     assert_as_it_was(made, found.experts, layers)
     assert found.experts["note"].isna().all()
+
+
+def sharded(place: Place) -> list[Op]:
+    """Parameters of the next layer are gathered while experts compute, and counts of losses before the first."""
+    group = everybody(place)
+    ops: list[Op] = [load(), Comm("all_gather", Group("loss", group.ranks), 4, "Long")]
+    for turn in range(2):
+        there = tuple(tuple(row[turn:] + row[:turn]) for row in SPLITS)
+        gathered = Comm("all_gather", Group("dp", group.ranks), 1 << 18, work=f"next{turn}")
+        ops += [*layer(200.0), _rows(place, there), gathered, Kernel("grouped_gemm", 200.0)]
+        ops += [_rows(place, tuple(zip(*there, strict=True))), Wait(f"next{turn}")]
+    return [*ops, *optimizer(100.0)]
+
+
+@pytest.mark.parametrize("torch", with_slow(["2.12"], ["2.4"]))
+def test_collectives_of_other_groups_in_between_change_nothing(tmp_path, torch):
+    _, found = run(tmp_path, sharded, window=ONE_STEP, layout=Layout(torch=torch))
+    table = found.experts
+    assert sorted(set(table["layer"])) == [0, 1]
+    assert len(table) == 2 * 4
+    assert table["note"].isna().all()
+    assert table["expert_ns"].between(180_000, 230_000).all()
+    for _, own in table.groupby("layer"):
+        assert own["sent_tokens"].tolist() == [sum(row) for row in SPLITS]
 
 
 def test_a_hot_rank_is_told_from_drifting_ones(tmp_path):

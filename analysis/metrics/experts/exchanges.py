@@ -32,7 +32,8 @@ EXCHANGES = Schema("expert_exchanges", "all_to_all, or other call that may excha
     "is_backward": ("boolean", "whether autograd's engine issued it; NA where the trace shows no work of that"),
 })  # fmt: skip
 
-COUNTS = ("all_gather", "barrier")
+BARRIER = "barrier"
+_COUNTS = ("all_gather", BARRIER)
 """What may exchange counts instead of an all_to_all: Megatron gathers them, DeepEP's notify is a barrier."""
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.IGNORECASE)
 _FROM_ALL_TIMES = np.iinfo(np.int64).min
@@ -44,7 +45,7 @@ def exchanges_of(activities: pd.DataFrame, cpu_operators: pd.DataFrame, calls: p
     None of ranks without an all_to_all.
     """
     exchanging = calls["rank"].isin(calls["rank"][calls["collective"].isin(["all_to_all"])])
-    asked = calls[exchanging & calls["collective"].isin(["all_to_all", *COUNTS])]
+    asked = calls[exchanging & calls["collective"].isin(["all_to_all", *_COUNTS])]
     if not len(asked):
         return EXCHANGES.empty()
     of_devices = dict(grouped(activities[bare(activities["kind"]) == COMPUTE], ["rank", "cycle", "device"]))

@@ -20,7 +20,7 @@ import pandas as pd
 from ....common.wording import ranks_in_words
 from ...core.schema import Row, Schema, records
 from ...core.tables.columns import GROUP, PG_RANKS, RANK, STEP_OF_CALL
-from .exchanges import COUNTS
+from .exchanges import BARRIER
 
 PASSES = Schema("expert_passes", "pass of a rank through the experts of a layer, forward or backward", {
     "rank": RANK,
@@ -46,6 +46,7 @@ _WHOLE_NUMBERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 """Counts and indices. Bytes may be tokens of 8-bit floats."""
 _DISPATCHES, _COMBINES = (re.compile(rf"(?<![a-z]){word}|{word.capitalize()}") for word in ("dispatch", "combine"))
 _OF_EXPERTS, _OF_SEQUENCES = {"ep", "etp", "edp"}, {"cp", "sp"}
+_NOTIFIES = re.compile(r"notify")
 _NUMBER = re.compile(r"[0-9]+")
 _CUT = "..."
 """torch writes the first 30 entries of a list."""
@@ -64,7 +65,14 @@ class _Call:
 
     @property
     def is_counts(self) -> bool:
-        return self.row["collective"] in COUNTS or self.row["dtype"] in _WHOLE_NUMBERS
+        return self.row["collective"] == BARRIER or self.row["dtype"] in _WHOLE_NUMBERS
+
+    @property
+    def is_other(self) -> bool:
+        """Whether it is no exchange for experts: parameters that are gathered, barriers of others than DeepEP."""
+        if self.row["collective"] == BARRIER:
+            return _NOTIFIES.search(self.row["name"]) is None
+        return self.row["collective"] != "all_to_all" and not self.is_counts
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -101,7 +109,9 @@ class _Pass:
 
     @property
     def has_counts(self) -> bool:
-        return any(call.is_counts for call in self.before)
+        """Whether ranks of its group told each other before how many rows will come."""
+        own = (call for call in self.before if call.is_counts and call.row["collective"] == "all_to_all")
+        return any(call.group == self.dispatch.group for call in own)
 
     @property
     def expert_ns(self) -> int:
@@ -161,7 +171,8 @@ def _calls_of_ranks(
     for row in records(known):
         way = "to" if _DISPATCHES.search(row["name"]) else "back" if _COMBINES.search(row["name"]) else ""
         call = _Call(row, _split(row["in_split"]), _split(row["out_split"]), row["wait_ns"], way)
-        found[row["rank"], row["cycle"], row["step"]].append(call)
+        if not call.is_other:
+            found[row["rank"], row["cycle"], row["step"]].append(call)
     return found
 
 
@@ -198,16 +209,16 @@ def _paired(calls: Sequence[_Call]) -> list[_Pass]:
     """The passes of one rank in one step, by their beginning."""
     open_to: dict[tuple[Any, ...], list[_Call]] = defaultdict(list)
     found: list[_Pass] = []
-    counted = False
+    counted = set[tuple[Any, ...]]()
     for call in calls:
         if call.is_counts:
-            counted = True
+            counted |= {call.group} if call.row["collective"] == "all_to_all" else set()
             continue
         if not call.is_wide:
             continue
         waiting = open_to[call.group]
         # Counts are exchanged for what goes to experts, never for what comes back.
-        goes = call.way == "to" or (counted and call.way == "")
+        goes = call.way == "to" or (call.group in counted and call.way == "")
         first = None if goes else next((each for each in waiting if each.comes_back_in(call)), None)
         if first is not None:
             waiting.remove(first)
@@ -216,7 +227,7 @@ def _paired(calls: Sequence[_Call]) -> list[_Pass]:
             # What never comes back is no dispatch. Of another pass than this one, nothing comes back any more.
             waiting[:] = [each for each in waiting if each.row["is_backward"] == call.row["is_backward"]]
             waiting.append(call)
-        counted = False
+        counted.discard(call.group)
     found.sort(key=lambda each: each.dispatch.row["start_ns"])
     for one, other in pairwise(found):
         if other.dispatch.row["start_ns"] < one.combine.row["start_ns"]:
