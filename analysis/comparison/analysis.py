@@ -30,6 +30,7 @@ from ..core.tables.comparison import (
 )
 from ..errors import NothingMeasured
 from ..metrics.compute.shapes import time_by_shape
+from ..metrics.periods import Period
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.words import a_step, length
 from ..recording.options import GivenOptions, ReadOptions, takes_reading
@@ -419,7 +420,8 @@ class Comparison:
         for one in side:
             cold, last = self._cold_steps(one), self._last_steps(one)
             for source, of_steps in lengths_of_steps(one).items():
-                lengths[source] += step_values.by_cycle(of_steps[~of_steps.index.isin(cold[source])], last)
+                warm = of_steps[~of_steps.index.isin(cold[source])]
+                lengths[source] += step_values.by_cycle(warm, last, self._period)
         return lengths
 
     @staticmethod
@@ -482,11 +484,16 @@ class Comparison:
         for key, captures in result.items():
             for of_run, last, cold in of_runs:
                 listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
-                captures += step_values.by_cycle(listed[~listed.index.isin(cold)], last)
+                captures += step_values.by_cycle(listed[~listed.index.isin(cold)], last, self._period)
         return result
 
     def _cold_steps(self, analysis: Analysis) -> dict[str, list[int]]:
-        """Numbers of the steps in which a run had not warmed up, by the source of their lengths."""
+        """Numbers of the steps in which a run had not warmed up, by the source of their lengths.
+
+        Where steps repeat, the first ones may be the long ones of a period.
+        """
+        if self._period is not None:
+            return {source: [] for source in step_values.SOURCES}
         last = self._last_steps(analysis)
         return {
             source: [
@@ -496,6 +503,12 @@ class Comparison:
             ]
             for source, lengths in lengths_of_steps(analysis).items()
         }
+
+    @cached_property
+    def _period(self) -> Period | None:
+        """After how many steps these repeat in the runs: a run with few steps does not show it."""
+        found = [one.typical_step.period for side in self._given_sides for one in side if len(one.steps)]
+        return max(filter(None, found), key=lambda period: period.steps, default=None)
 
     def _last_steps(self, analysis: Analysis) -> list[int]:
         """Last step of each capture of a run: of the run itself, or of its cycles."""

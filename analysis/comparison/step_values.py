@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core import markers
+from ..metrics.periods import Period
 
 Values = NDArray[np.float64]
 Key = tuple[str | None, ...]
@@ -150,11 +151,21 @@ def last_steps(annotations: pd.DataFrame) -> list[int]:
     return last
 
 
-def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Capture]:
-    """Split steps by the last step of each cycle; later steps belong to the last cycle."""
+def by_cycle(steps: pd.Series[float], last: Sequence[int], period: Period | None = None) -> list[Capture]:
+    """Split steps by the last step of each cycle; later steps belong to the last cycle.
+
+    Where steps repeat after a `period`, each value is the mean of a whole one, and periods have numbers instead.
+    """
     numbers, values = steps.index.to_numpy(dtype="int64"), steps.to_numpy()
     cycle = np.minimum(np.searchsorted(last, numbers), max(len(last) - 1, 0))
-    return [Capture(numbers[cycle == number], values[cycle == number]) for number in range(max(len(last), 1))]
+    found = [Capture(numbers[cycle == number], values[cycle == number]) for number in range(max(len(last), 1))]
+    return found if period is None else [_of_periods(one, period) for one in found]
+
+
+def _of_periods(one: Capture, period: Period) -> Capture:
+    whole = one.only(np.array(period.whole(one.steps.tolist()), dtype=np.int64))
+    means = np.reshape(whole.values, (-1, period.steps)).mean(axis=1)
+    return Capture(whole.steps[:: period.steps] // period.steps, means)
 
 
 def best_source(captures: Sequence[Mapping[str, Capture]], enough: int) -> str | None:

@@ -20,8 +20,11 @@ _ADVICE = "they may be parts of steps: commtrace run has --steps-of and --step-o
 def step_doubts(steps: pd.DataFrame, calls: pd.DataFrame, with_gradients: Set[int]) -> Iterator[str]:
     """Yield a sentence for each set of steps that lack the same; in steps `with_gradients`, a gradient became ready.
 
-    Nothing is said of what all steps lack, as inference has no backward pass, nor of steps that are cut off.
+    Nothing is said of what all steps lack, as inference has no backward pass, nor of steps that are cut off, nor where
+    steps repeat after several of them: then whole periods count.
     """
+    if steps["period"].notna().any():
+        return
     whole = steps[steps["left_out"].isna() | steps["left_out"].isin(_WHOLE)]
     lengths_ns = dict(zip(whole["step"].tolist(), whole["window_ns"].tolist(), strict=True))
     lacks: dict[int, list[str]] = {step: [] for step in lengths_ns}

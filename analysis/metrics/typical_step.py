@@ -5,11 +5,12 @@ that it holds the drain after the last launch or lacks the idle time before the 
 12 to 14 % off in real traces. And a checkpoint in one of six steps is an event, not a sixth of it in every step. So
 the first screen and the verdict count whole steps that are like most others, and name those that they leave out.
 Steps of several kinds, such as prefill and decode, are unlike each other: those of the kind count that takes most time.
+Where steps repeat after several of them (`periods`), whole periods count, long steps and all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from ...common.wording import counted, ranks_in_words
 from ..core.frames import pd
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
+from .periods import Period, StepWork, period_of
 
 STEP_PARTS = {
     "compute_alone_ns": "compute alone",
@@ -57,6 +59,7 @@ _NOTES = {
     "long": "it takes {0:,.1f} {2}, longer than most",
     "short": "it takes {0:,.1f} {2}, less than most",
     "kind": "steps of another kind count",
+    "period": "only whole periods of {4} steps count",
 }
 
 
@@ -74,7 +77,7 @@ class TypicalStep(NamedTuple):
     Without steps it is the whole window: then `steps` is empty. `kind` is that of all of them, None if it is not known.
     `parts` has `window_ns` and the columns in STEP_PARTS, in ns; `lengths_ns` the length of each counted step;
     `windows` is how many windows of devices it is a mean of. If steps `differ`, no length is that of most steps, and
-    all whole ones count.
+    all whole ones count. Where steps repeat after a `period`, these are whole ones of it.
     """
 
     steps: tuple[int, ...]
@@ -83,6 +86,7 @@ class TypicalStep(NamedTuple):
     lengths_ns: tuple[int, ...]
     windows: int
     differ: bool
+    period: Period | None = None
 
 
 def rows_of_steps(
@@ -92,12 +96,14 @@ def rows_of_steps(
     replicas: Replicas,
     unshown: Mapping[int, Collection[int]],
     about: str | None = None,
+    period: Period | None = None,
 ) -> list[Row]:
     """Rows of the table `steps`, one per step, from `breakdown_steps` with a row per rank, device and step.
 
     `step_marks` give their kinds, of all `replicas` together; in steps that are `unshown`, a rank launched kernels that
     its trace lacks. Steps are compared with those of their kind. Those of the kind `about` count; if there are none, of
-    the kind that takes most time.
+    the kind that takes most time. Where steps repeat, whole periods of them count, of all kinds: after `period`, where
+    that is known of a longer part of the run.
     """
     if not len(breakdown_steps):
         return []
@@ -124,6 +130,8 @@ def rows_of_steps(
             "cpu_ns": round(sum(on_cpus) / len(on_cpus)) if on_cpus else None,
             "is_first": any(key in firsts for key in keys),
             "is_last": any(key in lasts for key in keys),
+            "period": None,
+            "is_long": None,
         })  # fmt: skip
     kinds: dict[str | None, list[Row]] = {}
     for row in rows:
@@ -132,17 +140,15 @@ def rows_of_steps(
         for row in alike:
             lacks = any(row["step"] in steps for steps in unshown.values())
             row["left_out"] = _UNSHOWN if lacks else _edge(row, [other for other in alike if other is not row])
-        _leave_out_unlike(alike)
-    usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
-    longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
-    main = about if about is not None and about in kinds else longest
-    for row in rows:
-        if row["kind"] != main and row["left_out"] not in EDGES:
-            row["left_out"] = "kind"
+    period = _whole_periods(rows, period or _period(rows, breakdown_steps)) if about is None else None
+    if period is not None:
+        _leave_out_in_part(rows, period)
+    else:
+        _leave_out_other_kinds(kinds, about)
     for row in rows:
         unit, unit_ns = ("ms", 1e6) if row["window_ns"] >= _MANY_NS else ("us", 1e3)
         lacking = ranks_in_words(rank for rank, steps in unshown.items() if row["step"] in steps)
-        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit, lacking)
+        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit, lacking, row["period"])
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"
@@ -217,13 +223,19 @@ def mean_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
         return TypicalStep((), None, _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
     lengths = whole["window_ns"].tolist()
     middle = median(lengths)
+    first = records(whole.head(1))[0]
+    period = None
+    if first["period"] is not None:
+        long = whole["step"][whole["is_long"].astype(bool)] % first["period"]
+        period = Period(first["period"], frozenset(long.tolist()))
     return TypicalStep(
         steps=tuple(whole["step"].tolist()),
-        kind=records(whole.head(1))[0]["kind"],
+        kind=first["kind"] if whole["kind"].nunique(dropna=False) == 1 else None,
         parts=_means(whole),
         lengths_ns=tuple(lengths),
         windows=int(whole["devices"].sum()),
-        differ=not all(_is_alike(length, middle) for length in lengths),
+        differ=period is None and not all(_is_alike(length, middle) for length in lengths),
+        period=period,
     )
 
 
@@ -266,6 +278,50 @@ def _edge(row: Row, others: list[Row]) -> str | None:
     if row["is_last"] and longer * _EDGE < 1:
         return "end"
     return None
+
+
+def _leave_out_other_kinds(kinds: Mapping[str | None, list[Row]], about: str | None) -> None:
+    """Mark steps as left out that are unlike others of their kind, and those of all kinds but the main one."""
+    for alike in kinds.values():
+        _leave_out_unlike(alike)
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
+    longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    main = about if about is not None and about in kinds else longest
+    for kind, alike in kinds.items():
+        for row in alike:
+            if kind != main and row["left_out"] not in EDGES:
+                row["left_out"] = "kind"
+
+
+def _whole_periods(rows: Sequence[Row], period: Period | None) -> Period | None:
+    """The period, if there are whole ones of it among the steps that are not left out."""
+    whole = [row["step"] for row in rows if row["left_out"] is None]
+    return period if period is not None and period.whole(whole) else None
+
+
+def _period(rows: Sequence[Row], breakdown_steps: pd.DataFrame) -> Period | None:
+    """The period in which steps repeat that are not left out."""
+    counts = breakdown_steps.groupby("step")[["n_comm", "n_compute", "n_memory"]].sum()
+    work = {step: (comm, compute + memory) for step, comm, compute, memory in counts.itertuples()}
+    whole = [row for row in rows if row["left_out"] is None]
+    return period_of([StepWork(row["step"], row["kind"], *work[row["step"]], row["window_ns"]) for row in whole])
+
+
+def _leave_out_in_part(rows: Sequence[Row], period: Period) -> None:
+    """Mark steps as left out that are part of no whole period, or unlike all others in the same place of it.
+
+    Long ones are not compared: a rollout takes as long as it takes.
+    """
+    for place in range(period.steps):
+        own = [row for row in rows if period.place(row["step"]) == place]
+        for row in own:
+            row |= {"period": period.steps, "is_long": period.is_long(row["step"])}
+        if place not in period.long:
+            _leave_out_unlike(own)
+    whole = set(period.whole([row["step"] for row in rows if row["left_out"] is None]))
+    for row in rows:
+        if row["left_out"] is None and row["step"] not in whole:
+            row["left_out"] = "period"
 
 
 def _leave_out_unlike(rows: list[Row]) -> None:

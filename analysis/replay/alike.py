@@ -66,7 +66,8 @@ class Alike:
         """
         table = _table(members)
         table["nth"] = _counted(table, ["member", "step", "name"])
-        code = np.array(table.groupby(["name", "nth"], sort=False).ngroup(), dtype=np.int64)  # a copy, to write into
+        alike = table.groupby(["place", "name", "nth"], sort=False)
+        code = np.array(alike.ngroup(), dtype=np.int64)  # a copy, to write into
         alone = np.flatnonzero(np.concatenate([outside_steps(program) for program in members]))
         code[alone] = len(code) + np.arange(len(alone))
         return cls(members, code, np.zeros(len(code), dtype=np.int64))
@@ -99,7 +100,8 @@ class Alike:
         numbers = int(apart.sum())
         code[apart] = np.arange(numbers)
         orders: list[list[tuple[int, ...]]] = [[] for _ in members]
-        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["together", "lane"], sort=False):
+        keys = ["together", "lane", "place"]
+        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(keys, sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
             for _, run in lane.groupby(["member", "step"], sort=False):
                 by_member.setdefault(int(run["member"].iloc[0]), []).append(run)
@@ -288,7 +290,15 @@ def _table(members: Sequence[RankProgram]) -> pd.DataFrame:
         pd.DataFrame({"member": k, "lane": p.lane, "step": p.step, "name": p.name, "start": p.start})
         for k, p in enumerate(members)
     ]
-    return pd.concat(parts, ignore_index=True)
+    places = np.concatenate([place_in_period(program) for program in members])
+    return pd.concat(parts, ignore_index=True).assign(place=places)
+
+
+def place_in_period(program: RankProgram) -> Ints:
+    """Which step of a period each activity is in, 0 where steps do not repeat: only those of one place do the same."""
+    period = program.recent.period
+    places: Ints = np.zeros(len(program), dtype=np.int64) if period is None else program.step % period.steps
+    return places
 
 
 def _counted(table: pd.DataFrame, keys: list[str]) -> pd.Series[int]:

@@ -15,6 +15,7 @@ from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.events import STREAM_WAITS
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import HostTables
+from ..metrics.periods import Period
 from .cpu_programs import cpu_program, with_ends_of_messages
 from .host_time import HostTime
 from .programs import NONE, RankProgram, Recent, gpu_program
@@ -40,6 +41,8 @@ class Played:
     annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
     slowdown: Callable[[], Mapping[int, float]] = dict
     """How many times as long compute takes beside communication, by rank as far as it is known."""
+    period: Period | None = None
+    """After how many steps these repeat, if they do."""
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
@@ -48,7 +51,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
     sending = set(run.calls["rank"][run.calls["collective"].isin(POINT_TO_POINT)])
-    recent = Recent()
+    recent = Recent(period=run.period)
     names, copies = run.activities["name"], (run.activities["kind"] == MEMORY).to_numpy(dtype=bool)
     for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True

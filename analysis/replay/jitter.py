@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..metrics.clocks.frame import Flags, Ints
-from .alike import Alike, outside_steps, peers
+from .alike import Alike, outside_steps, peers, place_in_period
 from .playing import Playing
 from .programs import NONE, RankProgram
 
@@ -161,16 +161,27 @@ def _covered(at: Ints, begin: Ints, end: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Number of ranks that communicate alike, by member; number of their steps in total, by that number."""
+    """Number of ranks that communicate alike and of the place of a step in a period, by member and activity.
 
-    peers: Sequence[int]
+    With how many steps of how many ranks there are of it in total, by that number.
+    """
+
+    numbers: Sequence[Ints]
     steps: pd.Series[int]
 
     @classmethod
     def of(cls, programs: Sequence[RankProgram]) -> _Runs:
-        alike = peers(programs)
-        steps = [len(np.unique(program.step[~outside_steps(program)])) for program in programs]
-        return cls(alike, pd.Series(steps, dtype="int64").groupby(alike).sum())
+        most = max(int(place_in_period(program).max(initial=0)) for program in programs) + 1
+        numbers = [
+            group * most + place_in_period(program) for group, program in zip(peers(programs), programs, strict=True)
+        ]
+        known = [~outside_steps(program) for program in programs]
+        table = pd.DataFrame({
+            "member": np.repeat(np.arange(len(programs)), [int(each.sum()) for each in known]),
+            "number": np.concatenate([each[inside] for each, inside in zip(numbers, known, strict=True)]),
+            "step": np.concatenate([each.step[inside] for each, inside in zip(programs, known, strict=True)]),
+        })  # fmt: skip
+        return cls(numbers, table.drop_duplicates().groupby("number").size())
 
 
 def _means(
@@ -188,14 +199,14 @@ def _means(
     table = pd.DataFrame({
         "code": np.concatenate([code[at] for code, at in zip(alike.codes, places, strict=True)]),
         "before": 0 if work is None else np.concatenate([each.before for each in work]),
-        "peers": np.repeat(runs.peers, sizes),
+        "run": np.concatenate([number[at] for number, at in zip(runs.numbers, places, strict=True)]),
         "value": np.concatenate(values),
     })  # fmt: skip
     keys = ["code", "before"]
     grouped = table.groupby(keys, sort=False)["value"]
     count = grouped.transform("size")
-    by_peers = table.drop_duplicates([*keys, "peers"])
-    might = by_peers.assign(runs=by_peers["peers"].map(runs.steps)).groupby(keys, sort=False)["runs"].sum()
+    by_run = table.drop_duplicates([*keys, "run"])
+    might = by_run.assign(runs=by_run["run"].map(runs.steps)).groupby(keys, sort=False)["runs"].sum()
     might_count = might.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy()
     mean = grouped.transform("sum") / np.where(count * 2 <= might_count, might_count, count)
     return np.split(np.rint(mean.to_numpy()).astype(np.int64), np.cumsum(sizes)[:-1])

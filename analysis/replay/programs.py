@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
+from ..metrics.periods import Period
 from .host_time import HostTime
 from .windows import StepWindows
 
@@ -47,11 +48,13 @@ class EventWaits(NamedTuple):
 class Recent:
     """What was found of ranks together, which most changes of a run ask for again: freed with the run.
 
-    The last ones `alike`, with the members and whether they are across orders; and `graphs`, the newest first.
+    The last ones `alike`, with the members and whether they are across orders; and `graphs`, the newest first. Where
+    steps repeat after a `period`, only those in the same place of it do the same.
     """
 
     alike: deque[tuple[tuple[RankProgram, ...], bool, Any]] = field(default_factory=lambda: deque(maxlen=8))
     graphs: deque[Any] = field(default_factory=deque)
+    period: Period | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.schema import Row
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.periods import Period
 from ..metrics.prices import Gain
 from .attribution import PartNames, RunPart, parts_of
 from .cures import LEAST
@@ -52,7 +53,7 @@ class Replay:
     """A run that can be replayed, cycle by cycle, with delays as measured and as usual.
 
     `exposed_ns` is its exposed communication by step, mean over devices. Gains are of a mean step of those `counted`,
-    of all if there are none.
+    of all if there are none. Where steps repeat after a `period`, those that count are whole ones of it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Replay:
     usual: Sequence[list[Playing]]
     exposed_ns: Mapping[int, float]
     counted: frozenset[int] = frozenset()
+    period: Period | None = None
     _outcomes: dict[int, tuple[Change | None, Outcome]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
@@ -68,9 +70,8 @@ class Replay:
     def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float], counted: Collection[int] = ()) -> Replay:
         """Prepare a run for replay."""
         both = [prepared(members) for members in rank_programs(run)]
-        return cls(
-            name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns, frozenset(counted)
-        )
+        measured, usual = ([each[which] for each in both] for which in (0, 1))
+        return cls(name, measured, usual, exposed_ns, frozenset(counted), run.period)
 
     def after(self, change: Change) -> Replay:
         """The run once this change is made: gains are of what else changes."""
@@ -253,7 +254,8 @@ class Replay:
         by_way = [self.less(scenario, change, waiting=False) for change in scenario.changes]
         gains = [float(each.mean()) for each in by_way]
         measured = self._counted(self.played(None).lengths)
-        chance = 0.0 if scenario.limit else max(standard_error(each, measured) for each in by_way)
+        by_period = self._by_period(measured)
+        chance = 0.0 if scenario.limit else max(standard_error(self._by_period(each), by_period) for each in by_way)
         ns = scenario.most_likely(gains)
         unsure = UNSURE * abs(ns) if scenario.leaves_out else 0.0
         ways = [ns] if scenario.tightest else gains
@@ -266,6 +268,13 @@ class Replay:
         never_longer = scenario.leaves_out or scenario.never_longer
         # Nothing that is left out makes a step longer: where it seems so, the replay tells no better.
         return Gain(*(max(each, 0.0) for each in (ns, low, high))) if never_longer else Gain(ns, low, high)
+
+    def _by_period(self, of_steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Means over whole periods of the steps that count: within one, steps differ whatever chance does."""
+        if self.period is None or len(of_steps) % self.period.steps:
+            return of_steps
+        means: NDArray[np.float64] = of_steps.reshape(-1, self.period.steps).mean(axis=1)
+        return means
 
     def less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
         """How much shorter each step that counts is with a way of a scenario, in ns."""

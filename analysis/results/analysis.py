@@ -22,6 +22,7 @@ from ..errors import AnalysisError, UnknownTable
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.damaged import resting_on
 from ..metrics.device.link_bytes import link_counters
+from ..metrics.periods import Period
 from ..metrics.prices import Prices
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.typical_step import TypicalStep
@@ -91,7 +92,7 @@ class Analysis(TableAttributes):
     count, such as `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks`
     are those of all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the
     typical step; over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play
-    some of them.
+    some of them; these are too few to tell the `period` of a loop, which is given.
     """
 
     run: Run
@@ -101,6 +102,7 @@ class Analysis(TableAttributes):
     peaks: GivenPeaks = field(default_factory=dict)
     whole: bool = False
     again: Again | None = None
+    period: Period | None = None
 
     def __repr__(self) -> str:
         run = self.run
@@ -139,7 +141,7 @@ class Analysis(TableAttributes):
             found: Analysis = self.again.read(played, cut)
         except AnalysisError:  # what makes it impossible is in the run itself, or more than memory holds
             return self
-        return replace(found, about=self.about)
+        return replace(found, about=self.about, period=self.typical_step.period)
 
     @property
     def part_note(self) -> str | None:

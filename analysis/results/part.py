@@ -15,6 +15,7 @@ from .run_reading import ReadPart, cut_part
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..metrics.periods import Period
     from ..metrics.typical_step import TypicalStep
     from ..run.file_tables import TraceFile
     from ..run.run import Run
@@ -48,7 +49,8 @@ def played_steps(
     lengths_ns = dict(zip(steps()["step"].tolist(), steps()["window_ns"].tolist(), strict=True))
     ran = int(recorded_breakdown()[[f"n_{kind}" for kind in KINDS]].to_numpy().sum())
     most = again.most_activities * len(lengths_ns) // max(ran, 1)
-    played = steps_to_play(lengths_ns, typical_step().steps, most)
+    typical = typical_step()
+    played = steps_to_play(lengths_ns, typical.steps, most, typical.period)
     return () if len(played) == len(lengths_ns) else played
 
 
@@ -59,14 +61,18 @@ def cut_files(whole_files: Sequence[TraceFile], played_steps: tuple[int, ...]) -
     return {file.path: cut_part(file, played_steps) for file in whole_files} if played_steps else {}
 
 
-def steps_to_play(lengths_ns: Mapping[int, float], counted: Collection[int], most: int) -> tuple[int, ...]:
+def steps_to_play(
+    lengths_ns: Mapping[int, float], counted: Collection[int], most: int, period: Period | None = None
+) -> tuple[int, ...]:
     """No more than `most` steps that follow each other, those most like all that are `counted`; at least two.
 
     That is: with most counted steps among them, and of these with a mean nearest to that of all. `lengths_ns` are those
-    of all recorded steps.
+    of all recorded steps. Where these repeat, it is whole periods, one at least.
     """
     steps = sorted(lengths_ns)
     size = max(most, _LEAST_STEPS)
+    if period is not None:
+        size = max(most // period.steps, 1) * period.steps
     if size >= len(steps):
         return tuple(steps)
     counts = np.isin(steps, list(counted)) if counted else np.ones(len(steps), dtype=bool)

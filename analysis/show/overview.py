@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
@@ -22,6 +23,9 @@ from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from .first_screen import FirstScreen, StepShare, first_screen
 from .step_kinds import not_counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
 _MOST_ROWS, _SENTENCE_LINES = 4, 2
@@ -173,6 +177,11 @@ def _step_title(analysis: Analysis) -> str:
     of_devices = f"mean of {devices} devices" if devices > 1 else ""
     if not lengths:
         return ", ".join(filter(None, (f"The window is {mean}", of_devices)))
+    if typical.period is not None:
+        period = typical.period.steps
+        periods = counted(len(lengths) // period, "period")
+        said = f"{periods} of {period} steps, {ranges_of(typical.steps)}: {_of_period(counted_steps, unit)}"
+        return f"A step takes {mean} on average ({', '.join(filter(None, (said, of_devices)))})"
     if typical.differ:
         each = listed([unit.number(ns) for ns in lengths])
         all_steps = f"Steps {ranges_of(typical.steps)} take {each} {unit.name}, on average {mean}"
@@ -188,6 +197,17 @@ def _step_title(analysis: Analysis) -> str:
     spread = unit.between(min(lengths), max(lengths))
     said = ", ".join(filter(None, (spread, of_middle, of_devices)))
     return f"{step} takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
+
+
+def _of_period(steps: pd.DataFrame, unit: TimeUnit) -> str:
+    """`long ones 36.0, others 2.3 to 2.5`."""
+    is_long = steps["is_long"].astype(bool)
+    long, others = (steps["window_ns"][chosen] for chosen in (is_long, ~is_long))
+    return ", ".join(f"{who} {_between(ns, unit)}" for who, ns in (("long ones", long), ("others", others)))
+
+
+def _between(lengths: pd.Series[int], unit: TimeUnit) -> str:
+    return unit.between(lengths.min(), lengths.max()) or unit.number(lengths.min())
 
 
 def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from ...common.wording import ranges_of
 from ..core.escaping import printable
 from ..core.schema import records
 from ..metrics.verdicts.kinds import other_kinds
@@ -21,6 +22,10 @@ def kinds_in_words(steps: pd.DataFrame) -> str:
 def not_counted(steps: pd.DataFrame, most: int) -> Iterator[str]:
     """Yield a sentence on each step that is not counted, `most` of them, then on each other kind of steps."""
     left_out = steps[steps["left_out"].notna() & (steps["left_out"] != "kind")]
-    for row in records(left_out.head(most)):
+    for row in records(left_out[left_out["left_out"] != "period"].head(most)):
         yield f"Step {row['step']} is not counted: {row['note']}."
+    if len(in_part := left_out[left_out["left_out"] == "period"]):
+        are = "s {} are" if len(in_part) > 1 else " {} is"
+        which = are.format(ranges_of(in_part["step"].tolist()))
+        yield f"Step{which} not counted: {records(in_part)[0]['note']}."
     yield from (printable(other_kind(kind)) for kind in other_kinds(steps))

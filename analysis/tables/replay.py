@@ -62,6 +62,7 @@ def played_tables(
     clocks: pd.DataFrame,
     host_tables: HostTables,
     contention_pairs: Later[list[Pair]],
+    typical_step: TypicalStep,
 ) -> Played:
     """What a replay needs. Raises NothingMeasured."""
     from ..metrics.compute.contention import slowdown_of_ranks
@@ -82,6 +83,7 @@ def played_tables(
         stream_waits=run.stream_waits,
         annotations=run.annotations,
         slowdown=cache(lambda: slowdown_of_ranks(contention_pairs())),
+        period=typical_step.period,
     )
 
 

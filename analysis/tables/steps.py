@@ -11,6 +11,7 @@ from ..core.tables.columns import KIND, NO_STEPS_MARKED, PARTIAL_RUN, REQUESTS, 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..metrics.periods import Period
     from ..metrics.typical_step import Replicas, TypicalStep
     from ..run.run import Run
 
@@ -38,12 +39,15 @@ STEPS = Schema("steps", "traced step, all devices together", {
             "of any rank; NA if it was not"
         ),
     ),
+    "period": ("Int64", "steps after which they repeat, as where each fourth one syncs; NA if they do not"),
+    "is_long": ("boolean", "of a period: one of the steps in it that take longer"),
     "left_out": (
         "string",
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
             "drain or end, if that part of its window is not the step's own, unshown if a rank's trace lacks what was "
-            "launched in it, long or short beside others of its kind, or kind, if steps of another kind count"
+            "launched in it, long or short beside others of its kind, kind, if steps of another kind count, or period, "
+            "if it is part of no whole period"
         ),
     ),
     "note": ("string", "the same in words, and that the trace lacks what came before"),
@@ -61,7 +65,9 @@ STEPS = Schema("steps", "traced step, all devices together", {
     none_measured=NO_STEPS_MARKED,
     narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
 )  # fmt: skip
-def steps(run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, about: str | None) -> pd.DataFrame:
+def steps(
+    run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, about: str | None, period: Period | None
+) -> pd.DataFrame:
     """One row per step, all devices together: how long it took, its parts, and whether it counts."""
     from ..metrics.typical_step import CycleSteps, rows_of_steps
 
@@ -72,7 +78,7 @@ def steps(run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, ab
         for ran in run.tables.ran
     ]
     return STEPS.frame(
-        rows_of_steps(breakdown_steps, cycles, run.step_marks, engine_replicas, run.unshown_steps, about)
+        rows_of_steps(breakdown_steps, cycles, run.step_marks, engine_replicas, run.unshown_steps, about, period)
     )
 
 

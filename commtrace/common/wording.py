@@ -10,6 +10,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `4th`, `12th`."""
+    is_teen = number % 100 in (11, 12, 13)
+    return f"{number:,}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else "".join(words)

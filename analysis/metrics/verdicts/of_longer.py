@@ -10,6 +10,7 @@ import pandas as pd
 from ...core.kinds import COMPUTE, MEMORY
 from ..device.largest_gaps import HeldBy
 from ..device.longer import Longer
+from ..periods import Period
 from ..prices import Priced
 from ..typical_step import STEP_PARTS, TypicalStep, with_parts
 from .culprits import Culprits, Waited
@@ -99,6 +100,9 @@ class ByThemselves(NamedTuple):
 class LongSteps(NamedTuple):
     """Steps left out as too long, or, if steps `differ`, the longest ones: their numbers and lengths, and why.
 
+    Where steps repeat after a `period`, they are those of it that take longer; if no other is of their `kind`, that is
+    given.
+
     Usual ones take `usual_ns`. If all have more tokens than any other, `least_tokens` is what each has, and
     `others_tokens` what others have at most. They are `more_ns` longer in all than as many usual steps; with these,
     `traced_ns` were traced, in so many `traced_steps`. They are `once` if no usual step lies between them.
@@ -115,11 +119,18 @@ class LongSteps(NamedTuple):
     traced_ns: float
     traced_steps: int
     once: bool
+    period: Period | None = None
+    kind: str | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether these steps count, too."""
+        return self.differ or self.period is not None
 
     def is_event(self, leading: Priced | None) -> bool:
         """Whether no change gains as much, over all that was traced: what happens once has no price per step."""
         gained_ns = 0.0 if leading is None else leading.gain.ns * self.traced_steps
-        return self.once and not self.differ and self.more_ns >= max(gained_ns, LOSS_FROM * self.traced_ns)
+        return self.once and not self.counted and self.more_ns >= max(gained_ns, LOSS_FROM * self.traced_ns)
 
     @classmethod
     def of(
@@ -134,7 +145,10 @@ class LongSteps(NamedTuple):
         """The long steps of a run; None if there are none, or nothing to compare them with."""
         whole = steps[steps["left_out"].isna()]
         long = steps[steps["left_out"] == "long"]
-        if typical.differ:
+        if typical.period is not None:
+            is_long = whole["is_long"].astype(bool)
+            long, whole = whole[is_long], whole[~is_long]
+        elif typical.differ:
             longest = whole["window_ns"] == whole["window_ns"].max()
             long, whole = whole[longest], whole[~longest]
         if not len(long) or not len(whole):
@@ -148,6 +162,7 @@ class LongSteps(NamedTuple):
             cause = _of_all(more, lambda: culprits_in(numbers), syncs_steps, longer, numbers, usual)
         has_more = bool((long["tokens"] > whole["tokens"].max()).fillna(False).all())
         usual_ns = float(whole["window_ns"].mean())
+        kinds = set(long["kind"])
         return cls(
             steps=tuple(numbers),
             lengths_ns=tuple(map(float, long["window_ns"])),
@@ -160,6 +175,8 @@ class LongSteps(NamedTuple):
             traced_ns=float(long["window_ns"].sum() + whole["window_ns"].sum()),
             traced_steps=len(long) + len(whole),
             once=not whole["step"].between(min(numbers), max(numbers)).any(),
+            period=typical.period,
+            kind=kinds.pop() if len(kinds) == 1 and not kinds & set(whole["kind"]) else None,
         )
 
 

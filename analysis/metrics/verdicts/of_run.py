@@ -41,7 +41,10 @@ _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that p
 
 
 class Step(NamedTuple):
-    """A typical step in ms: its length, compute, communication, copies and idle time; and its kind, if it is known."""
+    """A typical step in ms: its length, compute, communication, copies and idle time; and its kind, if it is known.
+
+    Where steps `repeat` after several of them, it is a mean over whole periods.
+    """
 
     whole: float
     compute: float
@@ -52,6 +55,7 @@ class Step(NamedTuple):
     idle: float
     has_steps: bool
     kind: str | None
+    repeats: bool
 
     @classmethod
     def of(cls, typical: TypicalStep) -> Step:
@@ -67,6 +71,7 @@ class Step(NamedTuple):
             idle=ms["idle_ns"],
             has_steps=bool(typical.steps),
             kind=typical.kind,
+            repeats=typical.period is not None,
         )
 
     @property

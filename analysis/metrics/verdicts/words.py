@@ -6,10 +6,12 @@ case, so that it can follow a colon.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
-from ....common.wording import counted, listed, shortened
+from ....common.wording import counted, listed, ordinal, ranges_of, shortened
 from ...core.schema import Row
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, OUTSIDE
 from ..compute.shapes_ranks import AT_EVERYTHING, AT_KERNEL, AT_PRODUCTS
@@ -49,6 +51,7 @@ _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing ou
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _LOWER_CLOCK = 0.95
 _TIMES_FROM = 1.5
+_MANY_TIMES = 10  # as long: from there without a digit behind the point
 _BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
 
 
@@ -100,6 +103,7 @@ def _with_share(step: Step, ms: float) -> str:
 def _of_whole(step: Step, ms: float, most: float | None = None) -> str:
     """`7.5 of 14.5 ms in a decode step (52%)`; `4.0 to 35.0 of ...` where it may be as much as `most`."""
     where = a_step(step.kind).lower() if step.has_steps else "the window"
+    where += " on average" if step.repeats else ""
     if step.whole < 1:
         to = "" if most is None else f" to {1000 * most:.0f}"
         return f"{1000 * ms:.0f}{to} of {1000 * step.whole:.0f} us in {where} ({step.share(ms):.0%})"
@@ -112,6 +116,7 @@ def _of_every(step: Step, ms: float, most: float | None = None) -> str:
     kind = "" if step.kind is None else f" {step.kind}"
     whole = _time(step, step.whole)
     where = f"every {whole}{kind} step" if step.has_steps else f"the {whole} window"
+    where = f"a{kind} step, which takes {whole} on average" if step.repeats else where
     if most is not None:
         return f"{_time(step, ms).rsplit(' ', 1)[0]} to {_time(step, most)} of {where}"
     return f"{_time(step, ms)} of {where}"
@@ -588,8 +593,20 @@ class _LongWords(NamedTuple):
 def _long_sentence(long: LongSteps) -> str:
     """`Steps 3 and 4 take 23.0 and 113.0 ms instead of 8.0, and are not counted: ranks wait 50.8 ms longer ...`"""
     several = len(long.steps) > 1
-    not_counted = "" if long.differ else ", and are not counted" if several else ", and is not counted"
+    not_counted = "" if long.counted else ", and are not counted" if several else ", and is not counted"
     return f"{_long_what(long)}{not_counted}: {_long_why(long).clause}{_tokens(long)}."
+
+
+def _repeating(long: LongSteps, period: int) -> str:
+    """`Every 4th step (13, 17) takes 15 times as long as the others, 83% of the time`."""
+    several = len({step % period for step in long.steps})
+    who = f"Every {ordinal(period)} step" if several == 1 else f"{several} of every {period} steps"
+    who += "" if long.kind is None else f" {'is' if several == 1 else 'are'} {long.kind},"
+    which = ranges_of(long.steps, MOST_NAMED)
+    times = fmean(long.lengths_ns) / long.usual_ns if long.usual_ns else math.inf
+    longer = f"{times:,.0f} times as long as" if times >= _MANY_TIMES else f"{times:,.1f} times as long as"
+    share = sum(long.lengths_ns) / long.traced_ns
+    return f"{who} ({which}) {'takes' if several == 1 else 'take'} {longer} the others, {share:.0%} of the time"
 
 
 def _long_headline(long: LongSteps) -> str:
@@ -631,7 +648,7 @@ def _tokens(long: LongSteps) -> str:
 
 def _long_why(long: LongSteps) -> _LongWords:
     """`devices are idle 134.4 ms longer; their CPUs waited for a batch for 133.0 ms, and ranks wait 20.1 ms`."""
-    cause, times = long.cause, len(long.steps)
+    cause, times = long.cause, 1 if long.period is not None else len(long.steps)
     more = _ms(cause.more_ns, times)
     if cause.ranks:
         who, several = _by_themselves(cause), len(cause.ranks) > 1
@@ -678,7 +695,7 @@ def _filled(filled: Filled, does: str, than: str, cpus: tuple[str, str], times: 
 
 
 def _ms(ns: float, times: int) -> str:
-    """So much in each of the long steps, in all of them."""
+    """So much in each of the long steps, in all of them; in one, where steps repeat."""
     return length(times * ns / 1e6)
 
 
@@ -736,6 +753,10 @@ def run_in_words(found: RunFinding) -> RunVerdict:
         beside = "Communication ran on the CPUs, over gloo, and is not measured beside GPUs."
         sentences.append(beside if known.on_cpus else "No communication was traced.")
     sentences += [_long_sentence(found.long_steps)] if found.long_steps is not None else []
+    long = found.long_steps
+    if long is not None and long.period is not None:
+        repeating = _repeating(long, long.period.steps)
+        headline, first = f"{repeating}. {headline}", f"{repeating}. {first}"
     because = " ".join([first, *sentences, *map(other_kind, found.other_kinds)])
     not_known = " ".join([*_not_known(step, known), *_unseen(step, found.gaps), *_held_up(found.held_up)])
     behind = " ".join([*([f"{_capital(why)}."] if why else []), *sentences])

@@ -1,0 +1,122 @@
+"""Loops that are longer than a step: every few steps one differs, as by a rollout, a sync, an evaluation, a checkpoint.
+
+In such a loop no step is like the others, and what counts is a whole period of it. A period is believed where the work
+of steps repeats: how many collectives they have, how many kernels, or what annotations say of them; each step of the
+period must have been seen twice. Lengths alone prove less, for two hiccups always lie some number of steps apart: there
+each step must have been seen three times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+_WORK_APART, _LENGTHS_APART = 1.1, 1.25
+"""Counts, and lengths, of two sorts of steps are apart if all of one sort are larger by this factor."""
+_LEAST_APART = 1.1
+"""Where the means of no two steps of a period are apart by this factor, any step stands for all."""
+_SEEN_BY_WORK, _SEEN_BY_LENGTH = 2, 3
+"""How often each step of a period must have been seen."""
+_BESIDE_TRAINING = frozenset({None, "train", "eval", "checkpoint"})
+"""Kinds of steps of a loop that trains. Requests come when they come: what an engine serves has no period."""
+
+
+class StepWork(NamedTuple):
+    """What a step is: its number, kind, collectives and kernels on all devices together, and its length."""
+
+    step: int
+    kind: str | None
+    collectives: int
+    kernels: int
+    window_ns: int
+
+
+class Period(NamedTuple):
+    """So many `steps` repeat; those whose number has a remainder in `long`, divided by `steps`, take longer."""
+
+    steps: int
+    long: frozenset[int]
+
+    def place(self, step: int) -> int:
+        """Which of the period a step is, from 0."""
+        return step % self.steps
+
+    def is_long(self, step: int) -> bool:
+        """Whether a step is of those that take longer."""
+        return self.place(step) in self.long
+
+    def whole(self, steps: Collection[int]) -> list[int]:
+        """Of these steps, ascending, those that make up whole periods without a gap."""
+        found: list[int] = []
+        run: list[int] = []
+        for step in sorted(steps):
+            if run and step != run[-1] + 1:
+                run = []
+            run.append(step)
+            if len(run) == self.steps:
+                found += run
+                run = []
+        return found
+
+
+def period_of(steps: Sequence[StepWork]) -> Period | None:
+    """The shortest period in which these steps repeat; None if they do not, or if none of it takes longer."""
+    if not {each.kind for each in steps} <= _BESIDE_TRAINING:
+        return None
+    kinds = [each.kind for each in steps]
+    collectives = _larger([each.collectives for each in steps], _WORK_APART)
+    kernels = _larger([each.kernels for each in steps], _WORK_APART)
+    lengths = _larger([each.window_ns for each in steps], _LENGTHS_APART)
+    # All that repeats first: of a rollout every 4 steps and an evaluation every 8, the period is 8.
+    for seen, sorts in (
+        (_SEEN_BY_WORK, list(zip(kinds, collectives, kernels, strict=True))),
+        *((_SEEN_BY_WORK, sorts) for sorts in (kinds, collectives, kernels)),
+        (_SEEN_BY_LENGTH, lengths),
+    ):
+        count = _repeats_after([each.step for each in steps], sorts, seen)
+        if count is not None and (long := _long_places(steps, count)):
+            return Period(count, long)
+    return None
+
+
+def _larger(values: Sequence[int], factor: float) -> list[bool]:
+    """Whether each value is beyond the widest gap among them, all False where none is as wide as the factor."""
+    border = _widest_gap(values, factor)
+    return [border is not None and value >= border for value in values]
+
+
+def _widest_gap(values: Collection[float], factor: float) -> float | None:
+    """The first value beyond the widest gap; None where none is as wide. Of counts, 0 and 1 are as apart as 1 and 2."""
+    ratios = {after: (after + 1) / (before + 1) for before, after in pairwise(sorted(set(values)))}
+    widest = max(ratios, key=ratios.__getitem__, default=None)
+    return widest if widest is not None and ratios[widest] >= factor else None
+
+
+def _repeats_after(numbers: Sequence[int], sorts: Sequence[Hashable], seen: int) -> int | None:
+    """The least number of steps after which their sorts repeat, each seen so often; None if they never do."""
+    if len(set(sorts)) < 2:
+        return None
+    return next((n for n in range(2, len(numbers) // seen + 1) if _repeats(numbers, sorts, n, seen)), None)
+
+
+def _repeats(numbers: Sequence[int], sorts: Sequence[Hashable], count: int, seen: int) -> bool:
+    found: dict[int, Hashable] = {}
+    often: Counter[int] = Counter()
+    for number, sort in zip(numbers, sorts, strict=True):
+        place = number % count
+        if found.setdefault(place, sort) != sort:
+            return False
+        often[place] += 1
+    return len(often) == count and min(often.values()) >= seen
+
+
+def _long_places(steps: Sequence[StepWork], count: int) -> frozenset[int]:
+    lengths: dict[int, list[int]] = defaultdict(list)
+    for each in steps:
+        lengths[each.step % count].append(each.window_ns)
+    means = {place: fmean(own) for place, own in lengths.items()}
+    border = _widest_gap(means.values(), _LEAST_APART)
+    return frozenset(place for place, mean in means.items() if border is not None and mean >= border)
