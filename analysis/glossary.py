@@ -211,6 +211,13 @@ GLOSSARY: dict[str, Term] = {
         "A verdict: links that are slower than others like them cost most.",
         "verdicts.md#of-the-run",
     ),
+    "loop": Term(
+        "What a training program does again and again, longer than a step: a rollout and its updates, steps without a sync "
+        "and one with it. Where it repeats after some steps, its period, whole periods count, and the first sentence is "
+        "about the steps in it that take longer.",
+        "steps.md#loops-longer-than-a-step",
+        ("period", "rollout", "DiLoCo"),
+    ),
     "mixed": Term(
         "A verdict: two kinds of losses have nearly the same gain, so none of them limits the run alone.",
         "verdicts.md#of-the-run",

@@ -8,6 +8,7 @@ each step must have been seen three times.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Sequence
 from itertools import pairwise
@@ -67,13 +68,14 @@ def period_of(steps: Sequence[StepWork]) -> Period | None:
     if not {each.kind for each in steps} <= _BESIDE_TRAINING:
         return None
     kinds = [each.kind for each in steps]
-    collectives = _larger([each.collectives for each in steps], _WORK_APART)
+    collectives = _levels([each.collectives for each in steps], _WORK_APART)
+    communicating = _larger([each.collectives for each in steps], _WORK_APART)
     kernels = _larger([each.kernels for each in steps], _WORK_APART)
     lengths = _larger([each.window_ns for each in steps], _LENGTHS_APART)
     # All that repeats first: of a rollout every 4 steps and an evaluation every 8, the period is 8.
     for seen, sorts in (
         (_SEEN_BY_WORK, list(zip(kinds, collectives, kernels, strict=True))),
-        *((_SEEN_BY_WORK, sorts) for sorts in (kinds, collectives, kernels)),
+        *((_SEEN_BY_WORK, sorts) for sorts in (kinds, collectives, communicating, kernels)),
         (_SEEN_BY_LENGTH, lengths),
     ):
         count = _repeats_after([each.step for each in steps], sorts, seen)
@@ -82,17 +84,32 @@ def period_of(steps: Sequence[StepWork]) -> Period | None:
     return None
 
 
+def _levels(values: Sequence[int], factor: float) -> list[int]:
+    """How many gaps as wide as the factor lie below each value: of what a program fixes, as calls of collectives."""
+    ordered = sorted(set(values))
+    borders = [after for before, after in pairwise(ordered) if _ratio(before, after) >= factor]
+    return [bisect_right(borders, value) for value in values]
+
+
 def _larger(values: Sequence[int], factor: float) -> list[bool]:
-    """Whether each value is beyond the widest gap among them, all False where none is as wide as the factor."""
+    """Whether each value is beyond the widest gap among them, all False where none is as wide as the factor.
+
+    What data decide, as how much is generated, differs each time, but less than what else a step does.
+    """
     border = _widest_gap(values, factor)
     return [border is not None and value >= border for value in values]
 
 
 def _widest_gap(values: Collection[float], factor: float) -> float | None:
-    """The first value beyond the widest gap; None where none is as wide. Of counts, 0 and 1 are as apart as 1 and 2."""
-    ratios = {after: (after + 1) / (before + 1) for before, after in pairwise(sorted(set(values)))}
+    """The first value beyond the widest gap; None where none is as wide."""
+    ratios = {after: _ratio(before, after) for before, after in pairwise(sorted(set(values)))}
     widest = max(ratios, key=ratios.__getitem__, default=None)
     return widest if widest is not None and ratios[widest] >= factor else None
+
+
+def _ratio(less: float, more: float) -> float:
+    """How far apart two values are; 0 and 1 as far as 1 and 2."""
+    return (more + 1) / (less + 1)
 
 
 def _repeats_after(numbers: Sequence[int], sorts: Sequence[Hashable], seen: int) -> int | None:

@@ -11,7 +11,7 @@ Where steps repeat after several of them (`periods`), whole periods count, long 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from ...common.wording import counted, ranks_in_words
@@ -310,23 +310,32 @@ def _period(rows: Sequence[Row], breakdown_steps: pd.DataFrame) -> Period | None
 def _leave_out_in_part(rows: Sequence[Row], period: Period) -> None:
     """Mark steps as left out that are part of no whole period, or unlike all others in the same place of it.
 
-    Long ones are not compared: a rollout takes as long as it takes.
+    Unlike is what would be so beside a mean step of the period; and long ones are not compared, for a rollout takes as
+    long as it takes.
     """
-    for place in range(period.steps):
-        own = [row for row in rows if period.place(row["step"]) == place]
-        for row in own:
-            row |= {"period": period.steps, "is_long": period.is_long(row["step"])}
+    whole = [row for row in rows if row["left_out"] is None]
+    mean = fmean(fmean(row["window_ns"] for row in own) for own in _by_place(whole, period).values())
+    for place, own in _by_place(whole, period).items():
         if place not in period.long:
-            _leave_out_unlike(own)
-    whole = set(period.whole([row["step"] for row in rows if row["left_out"] is None]))
+            _leave_out_unlike(own, mean)
+    counted = set(period.whole([row["step"] for row in whole if row["left_out"] is None]))
     for row in rows:
-        if row["left_out"] is None and row["step"] not in whole:
+        row |= {"period": period.steps, "is_long": period.is_long(row["step"])}
+        if row["left_out"] is None and row["step"] not in counted:
             row["left_out"] = "period"
 
 
-def _leave_out_unlike(rows: list[Row]) -> None:
+def _by_place(rows: Iterable[Row], period: Period) -> dict[int, list[Row]]:
+    places: dict[int, list[Row]] = {}
+    for row in rows:
+        places.setdefault(period.place(row["step"]), []).append(row)
+    return places
+
+
+def _leave_out_unlike(rows: list[Row], least_ns: float = 0.0) -> None:
     """Mark whole steps as left out that are unlike most others, provided that most are alike.
 
+    Steps differ by a part of their median, or of `least_ns` if that is more.
     Each one that is left out moves the median of the rest, beside which others may be unlike: so again until none is.
     """
     if not any(row["left_out"] is None for row in rows):  # then the edges are all there is
@@ -336,7 +345,7 @@ def _leave_out_unlike(rows: list[Row]) -> None:
     while True:
         whole = [row for row in rows if row["left_out"] is None]
         middle = median(row["window_ns"] for row in whole)
-        unlike = [row for row in whole if not _is_alike(row["window_ns"], middle)]
+        unlike = [row for row in whole if abs(row["window_ns"] - middle) > _ALIKE * max(middle, least_ns)]
         if not unlike or 2 * len(unlike) >= len(whole):
             return
         for row in unlike:

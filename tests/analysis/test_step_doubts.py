@@ -22,6 +22,7 @@ def doubts(lengths_ms, gradients=None, calls=None, left_out=None) -> list[str]:
     rows = [{"name": name, "start_ns": start, "dur_ns": dur} for name, start, dur in (*marks, *ready)]
     reasons = [(left_out or {}).get(step) for step in every]
     steps = pd.DataFrame({"step": every, "window_ns": lengths_ns, "left_out": pd.array(reasons, dtype="string")})
+    steps["period"] = pd.array([None] * len(steps), dtype="Int64")
     numbers = pd.array([*(every if calls is None else calls), None], dtype="Int64")
     return list(step_doubts(steps, pd.DataFrame({"step": numbers}), marked_steps(rows).with_gradients))
 

@@ -598,15 +598,15 @@ def _long_sentence(long: LongSteps) -> str:
 
 
 def _repeating(long: LongSteps, period: int) -> str:
-    """`Every 4th step (13, 17) takes 15 times as long as the others, 83% of the time`."""
+    """`Every 4th step (13, 17) is eval, and takes 15 times as long as the others, 83% of the time`."""
     several = len({step % period for step in long.steps})
     who = f"Every {ordinal(period)} step" if several == 1 else f"{several} of every {period} steps"
-    who += "" if long.kind is None else f" {'is' if several == 1 else 'are'} {long.kind},"
+    are = "" if long.kind is None else f" {'is' if several == 1 else 'are'} {long.kind}, and"
     which = ranges_of(long.steps, MOST_NAMED)
     times = fmean(long.lengths_ns) / long.usual_ns if long.usual_ns else math.inf
     longer = f"{times:,.0f} times as long as" if times >= _MANY_TIMES else f"{times:,.1f} times as long as"
     share = sum(long.lengths_ns) / long.traced_ns
-    return f"{who} ({which}) {'takes' if several == 1 else 'take'} {longer} the others, {share:.0%} of the time"
+    return f"{who} ({which}){are} {'takes' if several == 1 else 'take'} {longer} the others, {share:.0%} of the time"
 
 
 def _long_headline(long: LongSteps) -> str:
