@@ -213,8 +213,8 @@ GLOSSARY: dict[str, Term] = {
     ),
     "loop": Term(
         "What a training program does again and again, longer than a step: a rollout and its updates, steps without a "
-        "sync and one with it. Where it repeats after some steps, its period, whole periods count, and the first sentence "
-        "is about the steps in it that take longer.",
+        "sync and one with it. Where it repeats after some steps, its period, whole periods count, and the first "
+        "sentence is about the steps in it that take longer.",
         "steps.md#loops-longer-than-a-step",
         ("period", "rollout", "DiLoCo"),
     ),
