@@ -11,13 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core import markers
-from ..metrics.periods import Period
+from ..metrics.periods import START_UP_STEPS, Period
 
 Values = NDArray[np.float64]
 Key = tuple[str | None, ...]
 
-# The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they say nothing about the others.
-_START_UP_STEPS = 2
 _OF_BREAKDOWN = {
     "compute": "compute_ns",
     "comm": "comm_ns",
@@ -54,7 +52,7 @@ def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dic
     Steps that some rank does not list are left out, as are the first ones of a side file. Cycles that number steps
     anew, as two captures of one run do, are one: the mean of the steps of a number.
     """
-    settled = step_times[step_times["step"] >= _START_UP_STEPS]
+    settled = step_times[step_times["step"] >= START_UP_STEPS]
     ranks = step_times["rank"].nunique()
     lengths = {}
     for source, phase in ((UNPROFILED, "idle"), (PROFILED, "active")):

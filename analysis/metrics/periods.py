@@ -9,20 +9,23 @@ each step must have been seen three times.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
+
+from ...common.repeats import SEEN_BY_WORK, repeats_after
 
 _WORK_APART, _LENGTHS_APART = 1.1, 1.25
 """Counts, and lengths, of two sorts of steps are apart if all of one sort are larger by this factor."""
 _LEAST_APART = 1.1
 """Where the means of no two steps of a period are apart by this factor, any step stands for all."""
-_SEEN_BY_WORK, _SEEN_BY_LENGTH = 2, 3
-"""How often each step of a period must have been seen."""
-_BESIDE_TRAINING = frozenset({None, "train", "eval", "checkpoint"})
-"""Kinds of steps of a loop that trains. Requests come when they come: what an engine serves has no period."""
+_SEEN_BY_LENGTH = 3
+"""How often each step of a period must have been seen, where only lengths tell steps apart."""
+_OF_TRAINING = frozenset({None, "train", "eval", "checkpoint"})
+START_UP_STEPS = 2
+"""The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they say nothing about the others."""
 
 
 class StepWork(NamedTuple):
@@ -63,10 +66,13 @@ class Period(NamedTuple):
         return found
 
 
+def may_repeat(kinds: Iterable[str | None]) -> bool:
+    """Whether steps of these kinds may be those of a loop. Requests come when they come: what serves has no period."""
+    return set(kinds) <= _OF_TRAINING
+
+
 def period_of(steps: Sequence[StepWork]) -> Period | None:
     """The shortest period in which these steps repeat; None if they do not, or if none of it takes longer."""
-    if not {each.kind for each in steps} <= _BESIDE_TRAINING:
-        return None
     kinds = [each.kind for each in steps]
     collectives = _levels([each.collectives for each in steps], _WORK_APART)
     communicating = _larger([each.collectives for each in steps], _WORK_APART)
@@ -74,11 +80,11 @@ def period_of(steps: Sequence[StepWork]) -> Period | None:
     lengths = _larger([each.window_ns for each in steps], _LENGTHS_APART)
     # All that repeats first: of a rollout every 4 steps and an evaluation every 8, the period is 8.
     for seen, sorts in (
-        (_SEEN_BY_WORK, list(zip(kinds, collectives, kernels, strict=True))),
-        *((_SEEN_BY_WORK, sorts) for sorts in (kinds, collectives, communicating, kernels)),
+        (SEEN_BY_WORK, list(zip(kinds, collectives, kernels, strict=True))),
+        *((SEEN_BY_WORK, sorts) for sorts in (kinds, collectives, communicating, kernels)),
         (_SEEN_BY_LENGTH, lengths),
     ):
-        count = _repeats_after([each.step for each in steps], sorts, seen)
+        count = repeats_after([each.step for each in steps], sorts, seen)
         if count is not None and (long := _long_places(steps, count)):
             return Period(count, long)
     return None
@@ -110,24 +116,6 @@ def _widest_gap(values: Collection[float], factor: float) -> float | None:
 def _ratio(less: float, more: float) -> float:
     """How far apart two values are; 0 and 1 as far as 1 and 2."""
     return (more + 1) / (less + 1)
-
-
-def _repeats_after(numbers: Sequence[int], sorts: Sequence[Hashable], seen: int) -> int | None:
-    """The least number of steps after which their sorts repeat, each seen so often; None if they never do."""
-    if len(set(sorts)) < 2:
-        return None
-    return next((n for n in range(2, len(numbers) // seen + 1) if _repeats(numbers, sorts, n, seen)), None)
-
-
-def _repeats(numbers: Sequence[int], sorts: Sequence[Hashable], count: int, seen: int) -> bool:
-    found: dict[int, Hashable] = {}
-    often: Counter[int] = Counter()
-    for number, sort in zip(numbers, sorts, strict=True):
-        place = number % count
-        if found.setdefault(place, sort) != sort:
-            return False
-        often[place] += 1
-    return len(often) == count and min(often.values()) >= seen
 
 
 def _long_places(steps: Sequence[StepWork], count: int) -> frozenset[int]:

@@ -18,7 +18,7 @@ from ...common.wording import counted, ranks_in_words
 from ..core.frames import pd
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
-from .periods import Period, StepWork, period_of
+from .periods import Period, StepWork, may_repeat, period_of
 
 STEP_PARTS = {
     "compute_alone_ns": "compute alone",
@@ -97,13 +97,14 @@ def rows_of_steps(
     unshown: Mapping[int, Collection[int]],
     about: str | None = None,
     period: Period | None = None,
+    unprofiled_ns: Mapping[int, float] | None = None,
 ) -> list[Row]:
     """Rows of the table `steps`, one per step, from `breakdown_steps` with a row per rank, device and step.
 
     `step_marks` give their kinds, of all `replicas` together; in steps that are `unshown`, a rank launched kernels that
     its trace lacks. Steps are compared with those of their kind. Those of the kind `about` count; if there are none, of
     the kind that takes most time. Where steps repeat, whole periods of them count, of all kinds: after `period`, where
-    that is known of a longer part of the run.
+    that is known of a longer part of the run, or as lengths of `unprofiled_ns` do, by step.
     """
     if not len(breakdown_steps):
         return []
@@ -140,7 +141,11 @@ def rows_of_steps(
         for row in alike:
             lacks = any(row["step"] in steps for steps in unshown.values())
             row["left_out"] = _UNSHOWN if lacks else _edge(row, [other for other in alike if other is not row])
-    period = _whole_periods(rows, period or _period(rows, breakdown_steps)) if about is None else None
+    if about is not None or not may_repeat(kinds):
+        period = None
+    else:
+        period = period or _period(rows, breakdown_steps) or _period_of_lengths(unprofiled_ns or {})
+        period = _whole_periods(rows, period)
     if period is not None:
         _leave_out_in_part(rows, period)
     else:
@@ -305,6 +310,10 @@ def _period(rows: Sequence[Row], breakdown_steps: pd.DataFrame) -> Period | None
     work = {step: (comm, compute + memory) for step, comm, compute, memory in counts.itertuples()}
     whole = [row for row in rows if row["left_out"] is None]
     return period_of([StepWork(row["step"], row["kind"], *work[row["step"]], row["window_ns"]) for row in whole])
+
+
+def _period_of_lengths(unprofiled_ns: Mapping[int, float]) -> Period | None:
+    return period_of([StepWork(step, None, 0, 0, round(ns)) for step, ns in sorted(unprofiled_ns.items())])
 
 
 def _leave_out_in_part(rows: Sequence[Row], period: Period) -> None:

@@ -69,6 +69,7 @@ def steps(
     run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, about: str | None, period: Period | None
 ) -> pd.DataFrame:
     """One row per step, all devices together: how long it took, its parts, and whether it counts."""
+    from ..metrics.periods import START_UP_STEPS
     from ..metrics.typical_step import CycleSteps, rows_of_steps
 
     # Where only some steps are read, the first and last of these are whole unless they are so in the recording.
@@ -77,8 +78,19 @@ def steps(
         CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
         for ran in run.tables.ran
     ]
+    times = run.step_times
+    unprofiled = times[(times["phase"] == "idle") & (times["step"] >= START_UP_STEPS)].groupby("step")["dur_ns"].mean()
     return STEPS.frame(
-        rows_of_steps(breakdown_steps, cycles, run.step_marks, engine_replicas, run.unshown_steps, about, period)
+        rows_of_steps(
+            breakdown_steps,
+            cycles,
+            run.step_marks,
+            engine_replicas,
+            run.unshown_steps,
+            about,
+            period,
+            dict(zip(unprofiled.index.tolist(), unprofiled.tolist(), strict=True)),
+        )
     )
 
 

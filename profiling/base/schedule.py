@@ -16,8 +16,8 @@ class Schedule:
     """`repeat` cycles of `wait` unprofiled, `warmup` profiled but discarded, and `active` traced steps.
 
     Steps count from 0, as the `ProfilerStep#N` annotations do. From step `early_from` of the first wait on, steps are
-    recorded too, and discarded unless the program ends before the first active one. Raises UsageError if a count makes
-    no sense.
+    recorded too, and discarded unless the program ends before the first active one. It `extends` to whole periods of a
+    loop that is longer than a step. Raises UsageError if a count makes no sense.
     """
 
     wait: int
@@ -25,6 +25,7 @@ class Schedule:
     active: int
     repeat: int = 1
     early_from: int | None = None
+    extends: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1)):

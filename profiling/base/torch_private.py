@@ -50,6 +50,16 @@ def in_backward() -> bool:
     return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)  # noqa: SLF001
 
 
+def collectives_issued() -> int:
+    """Collectives that this process has issued in all of its groups, as each backend counts them; 0 if none does."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0
+    with suppress(AttributeError, RuntimeError):  # some backends do not count
+        groups: Any = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)  # noqa: SLF001
+    return 0
+
+
 def busy_cycles(cycles: int) -> None:
     """Keep the current CUDA stream busy for this many cycles of the GPU's clock."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001  (no public counterpart)

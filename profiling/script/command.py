@@ -13,7 +13,7 @@ from ..base.schedule import Schedule
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
-from .config import EARLY_FROM, FROM_STEP, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
+from .config import ACTIVE, EARLY_FROM, FROM_STEP, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
 
 _SCHEDULE = ("from_step", "from_minute", "wait", "warmup", "active", "repeat", "steps_of", "step_on")
 _LIMITS = ("max_seconds", "max_memory_gb")
@@ -49,7 +49,10 @@ class _StepOptions:
     ] = None
     wait: Annotated[int | None, _step_option("Instead of --from-step: steps before the warm-up.", "")] = None
     warmup: Annotated[int, _step_option("Profiled steps to discard.")] = 1
-    active: Annotated[int, _step_option("Steps to trace in each cycle.")] = 5
+    active: Annotated[
+        int | None,
+        _step_option("Steps to trace in each cycle.", f"{ACTIVE}; two periods of a loop that is longer than a step"),
+    ] = None
     repeat: Annotated[int, _step_option("Number of cycles, each with its own trace file.")] = 1
 
     def schedule(self) -> Schedule:
@@ -74,7 +77,8 @@ class _StepOptions:
                     f"{self.warmup}"
                 )
             early_from = EARLY_FROM if self.from_step is None and wait > EARLY_FROM else None
-        return Schedule(wait, self.warmup, self.active, self.repeat, early_from)
+        active, extends = (ACTIVE, self.repeat == 1) if self.active is None else (self.active, False)
+        return Schedule(wait, self.warmup, active, self.repeat, early_from, extends)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,11 @@ class WorkCounters:
         self._patches.wrap(torch.nn.Module, "train", self._train)
         self._patches.wrap(torch, "save", self._save)
 
+    @property
+    def evaluated(self) -> int:
+        """How many evaluations have ended, of the last ones."""
+        return len(self._spans["eval"])
+
     def stop(self) -> None:
         """Restore everything. Further calls do nothing."""
         self._is_on = False

@@ -21,6 +21,8 @@ from capturing import (
 from process_tree import family, listening
 from samples import with_slow
 
+from commtrace import analyse
+
 USERS = SCRIPTS / "users"
 SOON = ("--wait", "2", "--active", "3")
 RUN = ("-m", "commtrace", "run", *SOON)
@@ -248,3 +250,27 @@ def test_trainings_of_others(tmp_path, script, words) -> None:
     meta = metas(tmp_path / "run")[0]
     assert (meta["complete"], meta["model"]["parameters"], len(meta["steps"])) == (True, 5, 15)
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
+
+
+@pytest.mark.quick_cases("sync")
+@pytest.mark.parametrize("kind", ["rollout", "sync", "evaluation"])
+def test_a_loop_that_is_longer_than_a_step_is_traced_in_whole_periods(tmp_path, kind) -> None:
+    # Only lengths tell rollouts from other steps: they tell each rank another story, and all must trace the same steps.
+    traced = [*range(10, 15 if kind == "rollout" else 20)]
+    done = torchrun(2, "-m", "commtrace", "run", "--out", tmp_path, "--run-name", "run", USERS / "periodic.py", kind)
+    assert done.returncode == 0, done.stderr
+    said = "what steps do repeats after 4 of them: steps 10 to 19 are traced, which are two periods and the ends"
+    assert (said in done.stderr) == (kind != "rollout")
+    for meta in metas(tmp_path / "run").values():
+        assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == traced
+        assert meta["schedule"]["active"] == len(traced)
+    found = analyse(tmp_path / "run", cache=False)
+    period = found.typical_step.period
+    assert period is not None
+    assert (period.steps, len(period.long)) == (4, 1)
+    [first, *_] = found.verdicts["headline"]
+    assert first.startswith("Every 4th step ("), first
+    if kind == "evaluation":
+        assert "is eval" in first
+    if kind == "rollout":
+        assert found.remedies.set_index("remedy")["what"].get("no_straggler") == "rank 1 as fast as the others"

@@ -454,8 +454,11 @@ class Observer:
     def _not_training(self, session: ScriptSession) -> str | None:
         """The first traced step that holds more than training, in words; None where none does, or each of them.
 
-        What every step holds belongs to the training: a frozen part that is set to `eval()` again and again, say.
+        What every step holds belongs to the training: a frozen part that is set to `eval()` again and again, say. So
+        does what is in each period of a loop.
         """
+        if session.has_whole_periods:
+            return None
         beside, self._beside = self._beside, {}
         traced = session.traced_steps()
         held = [step for step in traced if step in beside]

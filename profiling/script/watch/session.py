@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -13,6 +14,7 @@ from ...base.keeping import TRACES_ONLY
 from ...base.schedule import TRAILING_STEPS, Schedule
 from ...errors import UnwritableError
 from ...ranks.process_group import Identity
+from ...sessions.loop_watch import LoopWatch, steps_of_periods
 from ...sessions.outcome import EARLY, NOT_REACHED, ONE_STEP, TOO_SHORT, Outcome
 from ...sessions.session import Session, SessionOptions
 from ...sessions.side_files import Subject, schedule_facts
@@ -51,11 +53,18 @@ class ScriptSession(Session):
         self._is_over = False
         self._gathered = False
         self._rests_until = 0
+        self._loop = LoopWatch(self._clock.counters)
+        self.has_whole_periods = False
+        """Whether whole periods of a loop are traced, with all that is in them."""
         self.unwritten: str | None = None
         """Why a file of the capture could not be written."""
 
     def step(self) -> None:
         """End a step; steps far from the profiled ones cost some microseconds only."""
+        if self.schedule.extends:
+            self._loop.ended(self.steps_done)
+            if self.steps_done == self.schedule.total_steps - 2:  # then torch takes the next step for the last one
+                self._extend()
         left = self._rests_until - self.steps_done
         if left > 0:
             # Of a long wait, the last steps are enough to compare traced ones with.
@@ -85,6 +94,19 @@ class ScriptSession(Session):
         self._profiler.reschedule(schedule)
         self._rests_until = schedule.idle_until(self.steps_done)
         self._record.set(schedule=schedule_facts(schedule))
+
+    def _extend(self) -> None:
+        """Trace whole periods of a loop that repeats after several steps, once that is known."""
+        period, schedule = self._loop.period, self.schedule
+        self.has_whole_periods = period is not None
+        active = schedule.active if period is None else steps_of_periods(period, schedule.active)
+        self.reschedule(replace(schedule, active=active, extends=False))
+        if period is not None and active > schedule.active and self.is_first:
+            last = schedule.first_active + active - 1
+            self._say(
+                f"what steps do repeats after {period} of them: steps {schedule.first_active:,} to {last:,} are "
+                "traced, which are two periods and the ends"
+            )
 
     def further(self, run_dir: Path, schedule: Schedule, options: SessionOptions, *, done: int) -> "ScriptSession":
         """Another capture of the same script, when this one is over."""
