@@ -77,7 +77,8 @@ class _StepOptions:
                     f"{self.warmup}"
                 )
             early_from = EARLY_FROM if self.from_step is None and wait > EARLY_FROM else None
-        active, extends = (ACTIVE, self.repeat == 1) if self.active is None else (self.active, False)
+        active = ACTIVE if self.active is None else self.active
+        extends = self.active is None and self.repeat == 1 and self.from_minute is None
         return Schedule(wait, self.warmup, active, self.repeat, early_from, extends)
 
 

@@ -19,15 +19,15 @@ class LoopWatch:
 
     def __init__(self, counters: WorkCounters) -> None:
         self._counters = counters
-        self._issued = self._evaluated = 0
+        self._before: tuple[int, int] | None = None
         self._steps: dict[int, tuple[int, bool]] = {}
 
     def ended(self, step: int) -> None:
         """Note what was done in a step that ends."""
         issued, evaluated = collectives_issued(), self._counters.evaluated
-        if step >= _SETTLED:
-            self._steps[step] = issued - self._issued, evaluated > self._evaluated
-        self._issued, self._evaluated = issued, evaluated
+        if self._before is not None and step >= _SETTLED:
+            self._steps[step] = issued - self._before[0], evaluated > self._before[1]
+        self._before = issued, evaluated
 
     @property
     def period(self) -> int | None:

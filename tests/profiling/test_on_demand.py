@@ -881,7 +881,8 @@ def test_later_steps_are_traced_and_earlier_ones_of_short_scripts(job, steps, tr
 
 
 def test_options_say_when_traced_steps_begin() -> None:
-    assert _StepOptions(from_step=500).schedule() == Schedule(499, 1, 5)
+    assert _StepOptions(from_step=500).schedule() == Schedule(499, 1, 5, extends=True)
+    assert not _StepOptions(repeat=2).schedule().extends
     assert _StepOptions(wait=2, active=3).schedule() == Schedule(2, 1, 3)
     assert _StepOptions(from_minute=30).schedule() == Schedule(UNTIL_PLANNED, 1, 5)
     with pytest.raises(UsageError, match="--from-step 0: the first step that can be traced is 1, after --warmup 1"):

@@ -23,6 +23,8 @@ from .profiler import ScriptProfiler
 
 # Ranks wait so long for rank 0, where they have made a step and it has not; then they go on, and look again.
 PATIENCE = timedelta(seconds=10)
+# So many steps before the traced ones are looked at, each for some 40 us: half of them may be a period.
+_LONGEST_PERIOD = 200
 # Unprofiled steps that are timed before the profiled ones.
 _BASELINE_STEPS = 5 * TRAILING_STEPS
 
@@ -61,7 +63,7 @@ class ScriptSession(Session):
 
     def step(self) -> None:
         """End a step; steps far from the profiled ones cost some microseconds only."""
-        if self.schedule.extends:
+        if self.schedule.extends and self.steps_done >= self.schedule.first_active - _LONGEST_PERIOD:
             self._loop.ended(self.steps_done)
             if self.steps_done == self.schedule.total_steps - 2:  # then torch takes the next step for the last one
                 self._extend()
