@@ -320,7 +320,7 @@ def _leave_out_in_part(rows: Sequence[Row], period: Period) -> None:
     """Mark steps as left out that are part of no whole period, or unlike all others in the same place of it.
 
     Unlike is what would be so beside a mean step of the period; and long ones are not compared, for a rollout takes as
-    long as it takes.
+    long as it takes. If no whole period were left, all steps of whole ones count, unlike ones too.
     """
     whole = [row for row in rows if row["left_out"] is None]
     mean = fmean(fmean(row["window_ns"] for row in own) for own in _by_place(whole, period).values())
@@ -328,6 +328,10 @@ def _leave_out_in_part(rows: Sequence[Row], period: Period) -> None:
         if place not in period.long:
             _leave_out_unlike(own, mean)
     counted = set(period.whole([row["step"] for row in whole if row["left_out"] is None]))
+    if not counted:
+        for row in whole:
+            row["left_out"] = None
+        counted = set(period.whole([row["step"] for row in whole]))
     for row in rows:
         row |= {"period": period.steps, "is_long": period.is_long(row["step"])}
         if row["left_out"] is None and row["step"] not in counted:
