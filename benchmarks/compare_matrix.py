@@ -140,7 +140,7 @@ def causes(job: str, ranks: int, rank: int) -> dict[str, Cause]:
     found = {
         "a kernel of a rank": Cause(put("slower", (rank,), 0.4), (this,)),
         "a throttled rank": Cause(put("throttled", (rank,), 0.4), (this,)),
-        "a throttled host": Cause(put("throttled", host, 0.4), (other, f"ranks {str(host)[1:-1]} as fast")),
+        "a throttled host": Cause(put("throttled", host, 0.4), (other,)),
         "a kernel": Cause(lambda w, us: changed(w, partial(longer, kernel=kernel, times=1 + us / 1000)), (kernel,)),
         "all kernels": all_kernels(),
         "another GPU": Cause(another_gpu, (f"{OTHER_GPU} in place of", f"in place of {OTHER_GPU}")),

@@ -180,8 +180,9 @@ def _late_ranks(sides: _Sides, same: SameWork, least: float) -> Iterator[Candida
     differing = [of for of in (*_later(sides, least), *_grown(same)) if not of <= busy]
     ranks = {**dict.fromkeys(differing), **ranks}
     present = set.intersection(*({*one.run.ranks} for side in sides for one in side))
-    for of, host in list(ranks.items())[-_MOST_RANKS:]:
+    for of, known_host in list(ranks.items())[-_MOST_RANKS:]:
         if of <= present and len(of) < len(present):
+            host = known_host or _host_of(of, sides)
             scenario = without_stragglers(of, host)
             in_a, in_b = (_price(side, [scenario] * len(side)) for side in sides)
             words = _late_words(sorted(of), host, scenario, sides, in_a.gain, in_b.gain, same.sides.a)
@@ -201,6 +202,16 @@ def _named_ranks(side: Sequence[Analysis]) -> dict[frozenset[int], str | None]:
     """The late ranks of each capture, and their host if they are all of it."""
     late: list[LateRanks] = [one.prices.late for one in side if one.prices is not None and one.prices.late is not None]
     return {frozenset(each.ranks): each.host for each in late}
+
+
+def _host_of(ranks: frozenset[int], sides: _Sides) -> str | None:
+    """The host whose ranks these are, all of them and several, in every run; None if there is none."""
+    found = set[str | None]()
+    for one in (*sides[0], *sides[1]):
+        hosts = one.run.hosts
+        names = {hosts[rank] for rank in ranks}
+        found |= names if ranks == {rank for rank, name in hosts.items() if name in names} else {None}
+    return found.pop() if len(found) == 1 and len(ranks) > 1 else None
 
 
 def _grown(same: SameWork) -> list[frozenset[int]]:

@@ -308,7 +308,8 @@ def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: A
     plain, late = simulated(7), simulated(7, Injection("throttled", (2, 3), tuple(range(6)), 35.0))
     for a, b, sign in ((plain, late, 1), (late, plain, -1)):
         first = records(Comparison((a,), (b,)).changed_causes)[0]
-        assert first["what"] == "ranks 2, 3 as fast as the others"
+        assert first["what"] == "host node01 as fast as the others"
+        assert first["cause"].startswith("host node01 is ")
         assert 0 < sign * first["difference_ns"] < 0.06 * MS
 
 
