@@ -326,7 +326,8 @@ def main() -> None:
                 continue
             counts, wrong = measured
             print(f"{about}: {'; '.join(wrong) or 'right'}", flush=True)
-            found.append(cell._asdict() | {"cells": 1} | counts)
+            # Numbers, as columns that quiet cells lack are summed only if they are some.
+            found.append(cell._asdict() | {"cells": 1} | {each: int(count) for each, count in counts.items()})
     for by in ("job", "other"):
         counted = pd.DataFrame(found).drop(columns="ranks").groupby([by, "percent"]).sum(numeric_only=True)
         print("", counted.astype(int).to_string(line_width=1000), sep="\n")
