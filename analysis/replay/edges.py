@@ -26,6 +26,8 @@ _TIGHT_FRAC, _LOOSE_NS = 0.005, 20_000
 ROUNDED_NS = 1_000
 """Times since 1970 are written as us in numbers of 53 bits, or as whole us: so much earlier the end may be written."""
 _NEARLY_ALL = 0.99
+_OFTEN = 2
+"""Times that a wait must be seen for others to be taken to wait so, too."""
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
              "hipEventSynchronize", "hipDeviceSynchronize", "cudaFree", "hipFree")  # fmt: skip
@@ -34,6 +36,8 @@ _NOT_BLOCKING = ("cudaFreeAsync", "hipFreeAsync")
 
 _Join = tuple[int, int]
 """An activity, and one of another stream that it waited for."""
+_Kind = tuple[int, int]
+"""Stream and name."""
 _Place = tuple[int, int, int]
 """Stream, name, and which of that name in a step."""
 _Pair = tuple[_Place, _Place, int]
@@ -104,6 +108,10 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
     return [(node, at) for node, at in apart if _may_follow(program, at, node)]
 
 
+def _is_wait(call: str) -> bool:
+    return call.startswith(_WAITS)
+
+
 def _event_candidates(program: RankProgram) -> list[tuple[int, int]]:
     """Pairs of a launch after stream waits, and an activity that an event may stand for: the latest, one per wait.
 
@@ -111,7 +119,7 @@ def _event_candidates(program: RankProgram) -> list[tuple[int, int]]:
     no records, as those of torch 2.1, every launch may have been recorded.
     """
     records = np.flatnonzero(program.calls_named(lambda name: name.startswith(_RECORDS)))
-    waits = np.flatnonzero(program.calls_named(lambda name: name.startswith(_WAITS)))
+    waits = np.flatnonzero(program.calls_named(_is_wait))
     of_call = np.full(len(program.call_start), NONE)
     known = program.launch != NONE
     of_call[program.launch[known]] = np.flatnonzero(known)
@@ -225,6 +233,9 @@ def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) 
     on_others: dict[int, Counter[_Pair]] = {}
     for group, counts in zip(like, pairs, strict=True):
         on_others.setdefault(group, Counter()).update(counts)
+    for group, counts in on_others.items():
+        of_group = [of for number, of in zip(like, places, strict=True) if number == group]
+        counts.update(dict.fromkeys(_going_on(of_group, counts), _OFTEN))
     known = [of.edges([*on_others[group]]) for group, of in zip(like, places, strict=True)]
     holds = [
         {pair for pair, edges in of_pair.items() if all(_may_follow(program, at, node) for node, at in edges)}
@@ -239,12 +250,47 @@ def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) 
         for node, at in seen[number]:
             joins[node].add(at)
         for pair, edges in known[number].items():
-            shared = on_others[group][pair] > 1 and pair not in contradicted[group]
+            shared = on_others[group][pair] >= _OFTEN and pair not in contradicted[group]
             if shared or (pair in pairs[number] and pair in holds[number]):
                 for node, at in edges:
                     joins[node].add(at)
         result.append({node: sorted(sources) for node, sources in joins.items()})
     return result
+
+
+def _going_on(places: Sequence[_Places], seen: Counter[_Pair]) -> list[_Pair]:
+    """Waits that would go on as those seen on these ranks: for each next collective, work so many of its name later.
+
+    So FSDP waits for the parameters of each layer. Where a CPU launches late, they have come, and the wait does not
+    show: launched sooner, the work would wait. Of names whose work begins before that anywhere, there are none. Nor
+    are there where the trace shows which streams wait.
+    """
+    if any(of.program.event_waits is not None or of.program.calls_named(_is_wait).any() for of in places):
+        return []
+    kinds = {kind for of in places for kind in of.communicating}
+    by_names: dict[tuple[_Kind, _Kind], dict[int, int]] = defaultdict(dict)
+    for (to, source, apart), count in seen.items():
+        if count >= _OFTEN and not apart and source[:2] in kinds and to[:2] not in kinds:
+            by_names[to[:2], source[:2]][source[2]] = to[2]
+    found = list[_Pair]()
+    for (work, awaited), waits in by_names.items():
+        (first, begins), *rest = sorted(waits.items())
+        strides = {(place - begins) / (nth - first) for nth, place in rest}
+        if len(strides) != 1 or not (stride := strides.pop()).is_integer() or stride < 1:
+            continue
+        goes_on = {nth: begins + int(stride) * (nth - first) for nth in range(max(of.count(awaited) for of in places))}
+        more = [
+            ((*work, place), (*awaited, nth), 0) for nth, place in goes_on.items() if place >= 0 and nth not in waits
+        ]
+        edges = [of.edges(more) for of in places]
+        if all(
+            _may_follow(of.program, at, node)
+            for of, of_pairs in zip(places, edges, strict=True)
+            for of_pair in of_pairs.values()
+            for node, at in of_pair
+        ):
+            found += {pair for of_pairs in edges for pair in of_pairs}
+    return found
 
 
 @dataclass(frozen=True)
@@ -269,6 +315,18 @@ class _Places:
         places = columns.groupby([*columns])
         counts = (places.cumcount(), -1 - places.cumcount(ascending=False))
         return cls(program, step, *(count.to_numpy(dtype=np.int64) for count in counts))
+
+    @cached_property
+    def communicating(self) -> set[_Kind]:
+        """Streams and names of collectives."""
+        program = self.program
+        is_comm = program.is_comm
+        return set(zip(program.lane[is_comm].tolist(), program.name[is_comm].tolist(), strict=True))
+
+    def count(self, kind: _Kind) -> int:
+        """How many of a stream and name a step has at most."""
+        alike = (self.program.lane == kind[0]) & (self.program.name == kind[1])
+        return int(self.nth[alike].max(initial=-1)) + 1
 
     def pair(self, node: int, at: int) -> _Pair | None:
         """Places of two activities and the distance of their steps; None if one is in no step.

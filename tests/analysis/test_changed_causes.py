@@ -13,7 +13,7 @@ from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
 from simulator.ops import Comm, Kernel, Op
 from simulator.pipelines import three_d
-from simulator.programs import ddp, tp
+from simulator.programs import ddp, fsdp, tp
 from simulator.world import Injection, Place, Window, World
 
 from commtrace import Analysis, Comparison, analyse
@@ -301,6 +301,19 @@ def test_a_wait_more_does_not_cost_what_the_other_side_does_not_gain_without_it(
     assert both.change is not None
     assert both.change.words.startswith("waiting for devices costs")
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.1)
+
+
+def test_waits_that_late_launches_hide_bound_what_a_pause_costs(tmp_path: Path) -> None:
+    """Of parameters that have come meanwhile, nothing shows that a layer waits for them, as the layers after it do."""
+    sides, pause = [], Injection("gc", (0, 1, 2, 3), tuple(range(8)), 3500.0, 0.5)
+    for name, injections in (("a", ()), ("b", (pause,))):
+        program = partial(fsdp, elems=12 << 20, extras=False, item=True)
+        simulate(World(7, program, 2, 2, 8, window=Window(((1, 6),)), injections=injections)).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    both = Comparison(*sides)
+    assert both.change is not None
+    assert both.change.words == "collecting garbage costs 0.9 ms"
+    assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.02)
 
 
 def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: Any) -> None:
