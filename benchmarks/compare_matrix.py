@@ -132,7 +132,10 @@ def causes(job: str, ranks: int, rank: int) -> dict[str, Cause]:
     """What is planted into this job; of one rank, into this one."""
     gpus, every = SHAPES[ranks][1], tuple(range(ranks))
     host, kernel = every[gpus : 2 * gpus], "gemm_bf16bf16_tp" if job == "tp" else "flash_fwd"
-    this, other = f"rank {rank} as fast as the others", "host node01 as fast as the others"
+    this, other = (
+        f"rank {rank} as fast as the others",
+        ("host node01 as fast as the others", "every kernel of host node01"),
+    )
 
     def put(kind: str, on: tuple[int, ...], at: float) -> Callable[[World, float], World]:
         return partial(injected, kind=kind, ranks=on, at=at)
@@ -140,7 +143,7 @@ def causes(job: str, ranks: int, rank: int) -> dict[str, Cause]:
     found = {
         "a kernel of a rank": Cause(put("slower", (rank,), 0.4), (this,)),
         "a throttled rank": Cause(put("throttled", (rank,), 0.4), (this,)),
-        "a throttled host": Cause(put("throttled", host, 0.4), (other,)),
+        "a throttled host": Cause(put("throttled", host, 0.4), other),
         "a kernel": Cause(lambda w, us: changed(w, partial(longer, kernel=kernel, times=1 + us / 1000)), (kernel,)),
         "all kernels": all_kernels(),
         "another GPU": Cause(another_gpu, (f"{OTHER_GPU} in place of", f"in place of {OTHER_GPU}")),

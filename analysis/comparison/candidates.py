@@ -37,7 +37,7 @@ from ..results.analysis import Analysis
 from ..tables.remedies import priced
 from ..tables.replay import replayed
 from ..tables.verdicts import typical_culprits
-from .work import CaptureWork, SameWork, operator_at
+from .work import CaptureWork, SameWork, WorkGroup, operator_at, whole_host
 
 _Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
 
@@ -182,7 +182,7 @@ def _late_ranks(sides: _Sides, same: SameWork, least: float) -> Iterator[Candida
     present = set.intersection(*({*one.run.ranks} for side in sides for one in side))
     for of, known_host in list(ranks.items())[-_MOST_RANKS:]:
         if of <= present and len(of) < len(present):
-            host = known_host or _host_of(of, sides)
+            host = known_host or whole_host(of, (*sides[0], *sides[1]))
             scenario = without_stragglers(of, host)
             in_a, in_b = (_price(side, [scenario] * len(side)) for side in sides)
             words = _late_words(sorted(of), host, scenario, sides, in_a.gain, in_b.gain, same.sides.a)
@@ -202,16 +202,6 @@ def _named_ranks(side: Sequence[Analysis]) -> dict[frozenset[int], str | None]:
     """The late ranks of each capture, and their host if they are all of it."""
     late: list[LateRanks] = [one.prices.late for one in side if one.prices is not None and one.prices.late is not None]
     return {frozenset(each.ranks): each.host for each in late}
-
-
-def _host_of(ranks: frozenset[int], sides: _Sides) -> str | None:
-    """The host whose ranks these are, all of them and several, in every run; None if there is none."""
-    found = set[str | None]()
-    for one in (*sides[0], *sides[1]):
-        hosts = one.run.hosts
-        names = {hosts[rank] for rank in ranks}
-        found |= names if ranks == {rank for rank, name in hosts.items() if name in names} else {None}
-    return found.pop() if len(found) == 1 and len(ranks) > 1 else None
 
 
 def _grown(same: SameWork) -> list[frozenset[int]]:
@@ -450,7 +440,7 @@ def _work(sides: _Sides, same: SameWork, least: float) -> Iterator[Candidate]:
         other = "A" if in_b else "B"
         scenario = f"{group.name} as fast as in {other}" if group.a_ns and group.b_ns else f"without {group.name}"
         scenarios = [as_long_as(scenario, of_activities=work.factors(factors)) for work in works]
-        words = group.words if group.times is None else _all_words(sides, group.times)
+        words = group.words if group.times is None else _all_words(sides, group, group.times)
         yield _candidate(scenario, *_on_one(sides, scenarios, in_b=in_b), words, Sort.what)
 
 
@@ -460,13 +450,13 @@ def _on_one(sides: _Sides, scenarios: Sequence[Scenario], *, in_b: bool) -> tupl
     return a, b
 
 
-def _all_words(sides: _Sides, times: float) -> str:
+def _all_words(sides: _Sides, group: WorkGroup, times: float) -> str:
     """`everything takes 1.31 times as long: another GPU, other clocks or a throttle`."""
     lengths = [fmean(one.typical_step.parts["window_ns"] for one in side) for side in sides]
     what = (
         "everything"
-        if abs(lengths[1] / lengths[0] / times - 1) <= abs(times - 1) * _NEXT_TO_NOTHING
-        else "every kernel"
+        if group.who is None and abs(lengths[1] / lengths[0] / times - 1) <= abs(times - 1) * _NEXT_TO_NOTHING
+        else group.name
     )
     devices = [sorted({str(name) for one in side for name in one.run.device_names.values() if name}) for side in sides]
     if devices[0] and devices[1] and devices[0] != devices[1]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..errors import NothingMeasured
 from ..metrics.compute.categories import category
 from ..metrics.over_steps import placed
 from ..metrics.verdicts.words import short
+from ..replay.scenarios.usual import named_ranks
 from ..results.analysis import Analysis
 from ..tables.kernels import launched_in
 
@@ -72,6 +73,7 @@ class WorkGroup:
     `to_b` are factors that make the places of A as long as in B, `to_a` those for B; a side without it has no places.
     `times` is for nearly all kernels as one group: so many times as long does B take for them. What only one side has
     is one group, of so many `kernels`. `is_whole` is for all that two programs compute which have little in common.
+    `of` is the role of the ranks that do it, None for several, and `who` these ranks, where only their kernels changed.
     """
 
     name_a: str
@@ -85,6 +87,8 @@ class WorkGroup:
     kernels: int = 1
     sides: SideNames = SIDES
     is_whole: bool = False
+    of: int | None = None
+    who: str | None = None
 
     @property
     def difference_ns(self) -> float:
@@ -99,7 +103,8 @@ class WorkGroup:
     @property
     def name(self) -> str:
         """What it is called in B, or in A if B has none of it."""
-        return printable(short(self.name_b or self.name_a))
+        name = printable(short(self.name_b or self.name_a))
+        return name if self.who is None else f"{name} of {self.who}"
 
     @property
     def words(self) -> str:
@@ -109,7 +114,7 @@ class WorkGroup:
         if self.is_whole:
             return f"compute in all ({self.sides.a} and {self.sides.b} have few kernels in common)"
         if self.times is not None:
-            return f"every kernel takes {self.times:.2f} times as long"
+            return f"{self.name} takes {self.times:.2f} times as long"
         more = f" and {counted(self.kernels - 1, 'more kernel')}" if self.kernels > 1 else ""
         if not before:
             return f"{kind}{after}{more}, which {self.sides.a} does not have"
@@ -127,6 +132,8 @@ class WorkGroup:
         self.a_ns, self.b_ns = self.a_ns + other.a_ns, self.b_ns + other.b_ns
         self.to_a |= other.to_a
         self.to_b |= other.to_b
+        self.kernels = max(self.kernels, other.kernels)
+        self.of = self.of if self.of == other.of else None
 
 
 class CaptureWork(NamedTuple):
@@ -188,9 +195,10 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis], sides: SideNames) ->
         [_timed(each, roles, len(one.part.run.activities)) for each, one in zip(side, ones, strict=True)]
         for side, ones in zip(launched, (a, b), strict=True)
     )
-    groups, alike_frac = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
+    by_role, alike_frac = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
+    groups = _together(by_role)
     renamed = _renamed(groups)
-    joined = _with_all_alike(groups)
+    joined = _with_all_of_roles(by_role, lambda role: _named(roles, role, (*a, *b))) or _with_all_alike(groups)
     if alike_frac < _ONE_PROGRAM and (whole := _whole(groups)):
         known = joined if by_category else [group for group in joined if group.is_copy]
         joined = [*known, *whole]
@@ -383,31 +391,33 @@ def _in_one_order(a: pd.DataFrame, b: pd.DataFrame, key: tuple[int, str]) -> boo
 
 @dataclass
 class _Groups:
-    """Groups by their names in A and in B; kernels by their category if `by_category`."""
+    """Groups by their names in A and in B, and by role; kernels by their category if `by_category`."""
 
     by_category: bool
-    found: dict[tuple[str, str], WorkGroup] = field(default_factory=dict)
+    found: dict[tuple[str, str, int | None], WorkGroup] = field(default_factory=dict)
 
     def add_place(self, row: Row) -> None:
         """Add one place in a step, which both sides have."""
-        group = self._of(row["name_a"], row["name_b"], row["kind_b"])
+        group = self._of(row["name_a"], row["name_b"], row["kind_b"], row["of"])
         place = _place(row)
         group.a_ns, group.b_ns = group.a_ns + row["per_step_a"], group.b_ns + row["per_step_b"]
         group.to_b[place], group.to_a[place] = _factor(row["ns_b"], row["ns_a"]), _factor(row["ns_a"], row["ns_b"])
 
     def add_sums(self, a: pd.DataFrame, b: pd.DataFrame) -> None:
         """Add work of which only the whole is comparable, or that only one side has."""
-        group = self._of(_largest(a), _largest(b), str(pd.concat([a, b])["kind"].iloc[0]))
-        group.kernels = pd.concat([a, b])["name"].nunique()
+        both = pd.concat([a, b])
+        role = int(both["of"].iloc[0]) if both["of"].nunique() == 1 else None
+        group = self._of(_largest(a), _largest(b), str(both["kind"].iloc[0]), role)
+        group.kernels = both["name"].nunique()
         a_ns, b_ns = float(a["per_step"].sum()), float(b["per_step"].sum())
         group.a_ns, group.b_ns = group.a_ns + a_ns, group.b_ns + b_ns
         group.to_b |= {_place(row): _factor(b_ns, a_ns) for row in records(a)}
         group.to_a |= {_place(row): _factor(a_ns, b_ns) for row in records(b)}
 
-    def _of(self, name_a: str, name_b: str, kind: str) -> WorkGroup:
+    def _of(self, name_a: str, name_b: str, kind: str, role: int | None) -> WorkGroup:
         if self.by_category and kind != MEMORY:
             name_a = name_b = category(None, name_b or name_a)
-        return self.found.setdefault((name_a, name_b), WorkGroup(name_a, name_b, kind))
+        return self.found.setdefault((name_a, name_b, role), WorkGroup(name_a, name_b, kind, of=role))
 
 
 def _place(row: Row) -> _Place:
@@ -432,6 +442,58 @@ def _factor(of: float, to: float) -> float:
 def _times(group: WorkGroup) -> float | None:
     """How many times as long B takes for it; None where a side has none of it, and of copies."""
     return group.b_ns / group.a_ns if group.a_ns and group.b_ns and not group.is_copy else None
+
+
+def _together(by_role: Sequence[WorkGroup]) -> list[WorkGroup]:
+    """The groups of all roles: one for the same names."""
+    found: dict[tuple[str, str], WorkGroup] = {}
+    for group in by_role:
+        names = group.name_a, group.name_b
+        if names in found:
+            found[names].with_all_of(group)
+        else:
+            found[names] = replace(group, to_a=dict(group.to_a), to_b=dict(group.to_b))
+    return list(found.values())
+
+
+def _with_all_of_roles(by_role: Sequence[WorkGroup], who: Callable[[int], str]) -> list[WorkGroup] | None:
+    """The groups, with nearly all kernels of the roles that alone take another time as one each; None if none do.
+
+    As those of a stage of a pipeline whose GPUs are throttled: of all ranks, every kernel would seem to take longer by
+    a part of that.
+    """
+    changed, rest, rest_changed = list[WorkGroup](), list[WorkGroup](), list[float]()
+    for role in dict.fromkeys(group.of for group in by_role):
+        of_role = [group for group in by_role if group.of == role]
+        joined = _with_all_alike(of_role)
+        if role is not None and joined[0].times is not None:
+            changed.append(replace(joined[0], who=who(role)))
+            rest += joined[1:]
+            continue
+        rest += of_role
+        a_ns, b_ns = (sum(ns) for ns in zip(*((each.a_ns, each.b_ns) for each in of_role), strict=True))
+        if a_ns and b_ns:
+            rest_changed.append(abs(np.log(b_ns / a_ns)))
+    least = min((abs(np.log(group.times)) for group in changed if group.times), default=0.0)
+    if not changed or not rest_changed or max(rest_changed) > _SAME_SMALL * least:
+        return None
+    return [*changed, *_together(rest)]
+
+
+def _named(roles: Mapping[int, int], role: int, runs: Sequence[Analysis]) -> str:
+    """The ranks of a role: `rank 3`, `ranks 2, 3` or `host node1`."""
+    ranks = sorted(rank for rank, of in roles.items() if of == role)
+    return printable(named_ranks(ranks, whole_host(ranks, runs)))
+
+
+def whole_host(ranks: Collection[int], runs: Sequence[Analysis]) -> str | None:
+    """The host whose ranks these are, all of them and several, in every run; None if there is none."""
+    found = set[str | None]()
+    for one in runs:
+        hosts = one.run.hosts
+        names = {hosts.get(rank) for rank in ranks}
+        found |= names if {*ranks} == {rank for rank, name in hosts.items() if name in names} else {None}
+    return found.pop() if len(found) == 1 and len(ranks) > 1 else None
 
 
 def _with_all_alike(groups: Sequence[WorkGroup]) -> list[WorkGroup]:

@@ -406,6 +406,22 @@ def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_p
     assert both.change.words.startswith("compute, ")
 
 
+def test_a_stage_whose_kernels_all_take_longer_is_named(tmp_path: Path) -> None:
+    """Not every kernel by a part of that: kernels of both stages have the same names."""
+    program = partial(three_d, tp=1, pp=2, microbatches=2, layer_us=300.0, elems=1 << 20)
+    throttled = Injection("throttled", (2, 3), tuple(range(6)), 200.0)
+    sides = []
+    for name, injections in (("a", ()), ("b", (throttled,))):
+        simulate(World(7, program, 2, 2, 6, window=Window(((1, 4),)), injections=injections)).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    both = Comparison(*sides)
+    assert both.change is not None
+    assert "host node01" in both.change.words
+    [found] = [row for row in records(both.changed_causes) if row["what"].startswith("every kernel")]
+    assert re.match(r"every kernel of host node01 takes 1\.\d\d times as long: ", found["cause"])
+    assert found["difference_ns"] == pytest.approx(both.change.ns, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("change_ms", "cause_ms", "words"),
     [(60, 106.7, "pauses (+106.7 ms, of which +60.0 ms shows)"), (60, 65, "pauses"), (0.18, 0.22, "pauses (+0.2 ms)")],
