@@ -19,6 +19,7 @@ from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
+from ..core.student import PAIRS_NEEDED
 from ..core.tables.comparison import (
     CHANGED_CAUSES,
     CHANGED_KERNELS,
@@ -47,6 +48,7 @@ from .decision import BEYOND_WORDS, DecisionBasis, StepDecision, captures_for, c
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .differing import differing
 from .history import History, KnownSpread, read_history
+from .pairing import paired
 from .significance import STEPS_PREFERRED, SpreadOfRuns, pooled_spread
 from .step_values import Capture
 from .steps import lengths_of_steps, that_count, whole_steps
@@ -227,6 +229,26 @@ class Comparison:
 
     @cached_property
     def _sides(self) -> tuple[tuple[Analysis, ...], tuple[Analysis, ...]]:
+        """Both sides as they are compared, about the steps that all runs have if those of a number do the same work.
+
+        Where one side has other steps, as after a cold start, what these do differs from what the others do.
+        """
+        a, b = self._kept_sides
+        shared = frozenset.intersection(*(frozenset(one.typical_step.steps) for one in (*a, *b)))
+        lengths = [self._lengths(side) for side in (a, b)]
+        source = self._source(lengths)
+        if source is None or len(shared) < PAIRS_NEEDED or paired(*(side[source] for side in lengths)) is None:
+            return a, b
+        if any(one.typical_step.period is not None for one in (*a, *b)):  # whole periods count
+            return a, b
+        of_a, of_b = (
+            tuple(one if shared.issuperset(one.typical_step.steps) else replace(one, compared=shared) for one in side)
+            for side in (a, b)
+        )
+        return of_a, of_b
+
+    @cached_property
+    def _kept_sides(self) -> tuple[tuple[Analysis, ...], tuple[Analysis, ...]]:
         """Both sides without runs that stand apart, about one kind of steps if they can be."""
         a, b = (
             tuple(one for number, one in enumerate(side) if (place, number) not in self._apart)

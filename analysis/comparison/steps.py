@@ -24,11 +24,16 @@ def that_count(analysis: Analysis, table: pd.DataFrame) -> pd.DataFrame:
     steps differ by.
     """
     steps = analysis.steps
-    unlike, whole = steps[steps["left_out"].isin(["long", "short"])]["step"], steps[steps["left_out"].isna()]["step"]
+    unlike, whole = steps[steps["left_out"].isin(["long", "short"])]["step"], _whole(steps)["step"]
     # The first ones are as long in every run that had not warmed up, which is said of it.
     is_once = whole.min() < unlike.min() and not whole.between(unlike.min(), unlike.max()).any()
     left_out = steps["left_out"].isin(["kind", "long", "short"] if is_once else ["kind"])
     return table[~table["step"].isin(steps[left_out]["step"])]
+
+
+def _whole(steps: pd.DataFrame) -> pd.DataFrame:
+    """Those like most others, whether runs that are compared have them or not."""
+    return steps[steps["left_out"].isna() | (steps["left_out"] == "other")]
 
 
 def lengths_of_steps(analysis: Analysis) -> dict[str, pd.Series[float]]:

@@ -60,6 +60,7 @@ _NOTES = {
     "short": "it takes {0:,.1f} {2}, less than most",
     "kind": "steps of another kind count",
     "period": "only whole periods of {4} steps count",
+    "other": "not all runs that it is compared with count a step of its number",
 }
 
 
@@ -98,13 +99,15 @@ def rows_of_steps(
     about: str | None = None,
     period: Period | None = None,
     unprofiled_ns: Mapping[int, float] | None = None,
+    compared: Collection[int] | None = None,
 ) -> list[Row]:
     """Rows of the table `steps`, one per step, from `breakdown_steps` with a row per rank, device and step.
 
     `step_marks` give their kinds, of all `replicas` together; in steps that are `unshown`, a rank launched kernels that
     its trace lacks. Steps are compared with those of their kind. Those of the kind `about` count; if there are none, of
     the kind that takes most time. Where steps repeat, whole periods of them count, of all kinds: after `period`, where
-    that is known of a longer part of the run, or as lengths of `unprofiled_ns` do, by step.
+    that is known of a longer part of the run, or as lengths of `unprofiled_ns` do, by step. Of those
+    that count, only the `compared` do, if given.
     """
     if not len(breakdown_steps):
         return []
@@ -150,6 +153,9 @@ def rows_of_steps(
         _leave_out_in_part(rows, period)
     else:
         _leave_out_other_kinds(kinds, about)
+    for row in rows:
+        if compared is not None and row["left_out"] is None and row["step"] not in compared:
+            row["left_out"] = "other"
     for row in rows:
         unit, unit_ns = ("ms", 1e6) if row["window_ns"] >= _MANY_NS else ("us", 1e3)
         lacking = ranks_in_words(rank for rank, steps in unshown.items() if row["step"] in steps)

@@ -89,16 +89,18 @@ class Analysis(TableAttributes):
 
     Of the arguments, `ceiling` is what `bandwidth_ceiling` and the verdicts compare with. `early` are the calls of the
     run, if they were found while it was read; None for a run whose tables were changed. Steps of the kind `about`
-    count, such as `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks`
-    are those of all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the
-    typical step; over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play
-    some of them; these are too few to tell the `period` of a loop, which is given.
+    count, such as `decode`; where it is not given, or no step is of it, those of the kind that takes most time; of
+    these, where the run is compared with others, only the numbers that are `compared`, if given. `peaks` are those of
+    all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the typical step;
+    over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play some of them;
+    these are too few to tell the `period` of a loop, which is given.
     """
 
     run: Run
     ceiling: Ceiling | None = None
     early: Early | None = None
     about: str | None = None
+    compared: frozenset[int] | None = None
     peaks: GivenPeaks = field(default_factory=dict)
     whole: bool = False
     again: Again | None = None
@@ -141,7 +143,7 @@ class Analysis(TableAttributes):
             found: Analysis = self.again.read(played, cut)
         except AnalysisError:  # what makes it impossible is in the run itself, or more than memory holds
             return self
-        return replace(found, about=self.about, period=self.typical_step.period)
+        return replace(found, about=self.about, period=self.typical_step.period, compared=self.compared)
 
     @property
     def part_note(self) -> str | None:

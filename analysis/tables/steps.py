@@ -46,8 +46,8 @@ STEPS = Schema("steps", "traced step, all devices together", {
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
             "drain or end, if that part of its window is not the step's own, unshown if a rank's trace lacks what was "
-            "launched in it, long or short beside others of its kind, kind, if steps of another kind count, or period, "
-            "if it is part of no whole period"
+            "launched in it, long or short beside others of its kind, kind, if steps of another kind count, period, if "
+            "it is part of no whole period, or other, if a run that it is compared with counts no step of its number"
         ),
     ),
     "note": ("string", "the same in words, and that the trace lacks what came before"),
@@ -66,7 +66,12 @@ STEPS = Schema("steps", "traced step, all devices together", {
     narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
 )  # fmt: skip
 def steps(
-    run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, about: str | None, period: Period | None
+    run: Run,
+    breakdown_steps: pd.DataFrame,
+    engine_replicas: Replicas,
+    about: str | None,
+    period: Period | None,
+    compared: frozenset[int] | None,
 ) -> pd.DataFrame:
     """One row per step, all devices together: how long it took, its parts, and whether it counts."""
     from ..metrics.periods import START_UP_STEPS
@@ -90,6 +95,7 @@ def steps(
             about,
             period,
             dict(zip(unprofiled.index.tolist(), unprofiled.tolist(), strict=True)),
+            compared,
         )
     )
 

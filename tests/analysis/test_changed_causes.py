@@ -13,7 +13,7 @@ from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
 from simulator.ops import Comm, Kernel, Op
 from simulator.pipelines import three_d
-from simulator.programs import ddp, fsdp, tp
+from simulator.programs import ddp, fsdp, moe, tp
 from simulator.world import Injection, Place, Window, World
 
 from commtrace import Analysis, Comparison, analyse
@@ -314,6 +314,25 @@ def test_waits_that_late_launches_hide_bound_what_a_pause_costs(tmp_path: Path) 
     assert both.change is not None
     assert both.change.words == "collecting garbage costs 0.9 ms"
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.02)
+
+
+def test_steps_that_only_one_side_has_are_left_out_where_they_do_other_work(tmp_path: Path) -> None:
+    """Each number has its own share of tokens for each expert: of other steps, ranks would have other work."""
+
+    def on_same_data(place: Place) -> list[Op]:
+        return moe(replace(place, seed=17), us=300.0, width=256, item=True)
+
+    sides = []
+    pause = Injection("gc", (0, 1, 2, 3), tuple(range(18)), 60.0, 0.0)
+    for name, last, injections in (("a", 16, ()), ("b", 8, (pause,))):
+        world = World(7, on_same_data, 2, 2, 18, window=Window(((1, last),)), injections=injections)
+        simulate(world).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    both = Comparison(*sides)
+    assert both.change is not None
+    assert both.change.words.startswith("collecting garbage costs")
+    assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.2)
+    assert both.typical_steps["steps"].nunique() == 1
 
 
 def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: Any) -> None:
