@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,51 @@ def test_a_recording_says_the_same(tmp_path):
     pd.testing.assert_frame_equal(whole, packed)
     spread = analyse(tmp_path / "run", workers=2).pipeline
     pd.testing.assert_frame_equal(whole, spread)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seed"),
+    with_slow(
+        [("1F1B", 0), ("Interleaved1F1B", 3)],
+        [(name, seed) for name in ("GPipe", "1F1B", "Interleaved1F1B") for seed in range(1, 9)],
+    ),
+)
+def test_changes_are_as_torch_plays_their_schedules(schedule, seed, tmp_path):
+    made, found = written(tmp_path, schedule, seed, 4)
+    table = found.pipeline_changes
+    assert table["note"].isna().all()
+    assert {"as it is", "2 times the microbatches", "equal shares"} <= set(table["change"])
+    for row in table.to_dict("records"):
+        smaller = row["microbatches"] // made.microbatches, row["chunks"] // made.chunks
+        takes = _means_of_stages(made, *smaller, even="equal shares" in row["change"])
+        names = {ours: name for name, ours in NAMES.items()}
+        other = Drawn(
+            names[row["schedule"]], made.ranks, row["chunks"], row["microbatches"], {}, defaultdict(float), None
+        )
+        keys = [(op.kind, op.stage, op.microbatch) for own in other.tables for op in own if not op.is_message]
+        ends = played(other, {key: takes[key[:2]] for key in keys}, 0.0, lanes=False)
+        true_us = max(end for _, end in ends.values())
+        assert row["pipeline_ns"] / 1e3 == pytest.approx(true_us, rel=1e-3), row["change"]
+        work_us = row["microbatches"] * sum(takes.values())
+        assert row["bubble_frac"] == pytest.approx(1 - work_us / (made.ranks * true_us), abs=1e-3)
+
+
+def _means_of_stages(made: Drawn, microbatches: int, chunks: int, *, even: bool) -> dict[tuple[str, int], float]:
+    """What a forward and a backward of each stage take, of so many times the microbatches and chunks, in us."""
+    kinds = ("F", "B")
+    own = {
+        (kind, stage): np.mean([us for key, us in made.takes.items() if key[:2] == (kind, stage)])
+        for kind in kinds
+        for stage in range(made.stages)
+    }
+    if even:
+        own = {key: np.mean([us for other, us in own.items() if other[0] == key[0]]) for key in own}
+    return {
+        (kind, (chunk * chunks + part) * made.ranks + rank): own[kind, chunk * made.ranks + rank]
+        / microbatches
+        / chunks
+        for kind in kinds
+        for chunk in range(made.chunks)
+        for part in range(chunks)
+        for rank in range(made.ranks)
+    }

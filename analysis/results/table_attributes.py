@@ -200,6 +200,9 @@ class TableAttributes:
     experts_layers: pd.DataFrame
     """One row per layer with experts: what uneven experts cost, and who is slowest how often, over the steps."""
 
+    pipeline_changes: pd.DataFrame
+    """One row per pipeline and change. Only of steps whose schedule was found out."""
+
     releases_calls: pd.DataFrame
     """One row per exposed collective call: what released it, and how much earlier it could have begun."""
 

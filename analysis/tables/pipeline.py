@@ -60,6 +60,19 @@ PIPELINE_STAGES = Schema("pipeline_stages", "rank and stage of a pipeline", {
     "partial": PARTIAL,
 })  # fmt: skip
 
+PIPELINE_CHANGES = Schema("pipeline_changes", "pipeline and change of its schedule", {
+    "ranks": ("string", "ranks of the pipeline, ascending, separated by spaces"),
+    "change": ("string", "as it is, more microbatches or chunks with as much work in all, or equal shares"),
+    "schedule": _SCHEDULE,
+    "microbatches": _MICROBATCHES,
+    "chunks": ("Int64", "stages of each rank"),
+    "pipeline_ns": ("Int64", "how long the pipeline of a step takes, played with the mean pieces of each stage"),
+    "gain_ns": ("Int64", "how much shorter than as it is, at most: small pieces fill a GPU less, messages cost time"),
+    "bubble_frac": ("Float64", "part of it in which ranks have nothing to compute, mean over the ranks"),
+    "note": _NOTE,
+    "partial": PARTIAL,
+})  # fmt: skip
+
 _MOST_STEPS, _MOST_PIPELINES = 3, 4
 """Of so many the first screen says the bubble: replicas and steps have the same schedule, and hardly another one."""
 _NO_PIPELINE = "no rank sends to or receives from a single other one, so there is no pipeline"
@@ -197,3 +210,22 @@ def pipeline_stages(pipelines: list[PipelineStep], counted_steps: Collection[int
 
     known = [each for each in pipelines if each.account and (not counted_steps or each.step in counted_steps)]
     return PIPELINE_STAGES.frame(rows_of_stages(known))
+
+
+@TableEntry(
+    PIPELINE_CHANGES,
+    Topic.waiting,
+    "What a step of a pipeline would gain with more microbatches, more chunks, or stages of equal shares.",
+    "pipelines.md#what-another-schedule-would-gain",
+    command="table pipeline --by change",
+    none_found="no schedule of a pipeline was found out; `commtrace table pipeline` says why",
+    narrow=("change", "schedule", "microbatches", "chunks", "pipeline_ns", "gain_ns", "bubble_frac", "ranks", "note"),
+    optional=("note",),
+    in_steps=True,
+)
+def pipeline_changes(pipelines: list[PipelineStep], counted_steps: Collection[int]) -> pd.DataFrame:
+    """One row per pipeline and change. Only of steps whose schedule was found out."""
+    from ..metrics.pipelines.changes import rows_of_changes
+
+    known = [each for each in pipelines if each.account and (not counted_steps or each.step in counted_steps)]
+    return PIPELINE_CHANGES.frame(rows_of_changes(known))

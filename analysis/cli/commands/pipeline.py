@@ -1,4 +1,4 @@
-"""`commtrace table pipeline`: why ranks of a pipeline have nothing to compute, and its stages."""
+"""`commtrace table pipeline`: why ranks of a pipeline have nothing to compute, its stages, and other schedules."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ class PipelineBy(str, Enum):
 
     step = "step"
     stage = "stage"
+    change = "change"
 
 
 @reads_traces
 @writes_tables
 def pipeline_command(
     runs: Runs,
-    by: Annotated[PipelineBy, typer.Option(help="A row per rank and step, or per rank and stage.")] = PipelineBy.step,
+    by: Annotated[
+        PipelineBy, typer.Option(help="A row per rank and step, per rank and stage, or per change of the schedule.")
+    ] = PipelineBy.step,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -34,14 +37,16 @@ def pipeline_command(
     The schedule is found out and played again: with stages equally long (inherent), as long as they are (imbalance), as
     each microbatch took (jitter), with messages in their order (order) and with the time they took (transfer). With
     work and other these add up to the step. --by stage says what a step would gain if a stage were as the others
-    (gain), and if all had equal shares of the work (even gain).
+    (gain), and if all had equal shares of the work (even gain). --by change says what more microbatches, more chunks
+    of each rank, or equal shares would gain at most.
 
     \b
     Examples:
       commtrace table pipeline traces/my-run
       commtrace table pipeline --by stage --sort gain_ns traces/my-run
+      commtrace table pipeline --by change traces/my-run
       commtrace table pipeline --where step=4 --format csv traces/my-run
     """
-    name = "pipeline" if by is PipelineBy.step else "pipeline_stages"
+    name = {"step": "pipeline", "stage": "pipeline_stages", "change": "pipeline_changes"}[by.value]
     writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)

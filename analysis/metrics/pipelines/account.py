@@ -82,7 +82,7 @@ def bubbles_of(schedule: Schedule, messages: Sequence[PeerMessage]) -> StepAccou
         for stage in stages
     ]
     table = np.array([equal, own, measured, *cured], dtype=np.float64)
-    needs = _needs(schedule)
+    needs = needs_of(schedule)
     total = WaitGraph(needs).length({piece.key: table[:, place] for place, piece in enumerate(every)})
     order = transfer = None
     if (carried := _carried(schedule, messages)) is not None:
@@ -117,7 +117,8 @@ def _means(pieces: Iterable[StagePiece], key: Callable[[StagePiece], _Key]) -> d
     return {each: sum(durs) / len(durs) for each, durs in of.items()}
 
 
-def _needs(schedule: Schedule) -> dict[Hashable, list[Hashable]]:
+def needs_of(schedule: Schedule) -> dict[Hashable, list[Hashable]]:
+    """What each piece waits for: those that its own needs, and the one before it on its rank."""
     known = {piece.key for own in schedule.pieces.values() for piece in own}
     needs: dict[Hashable, list[Hashable]] = {}
     for own in schedule.pieces.values():
