@@ -365,6 +365,7 @@ class Comparison:
             apart=tuple(printable(self._given_sides[side][number].run.name) for side, number in self._apart),
             warming=tuple((printable(name), count) for name, count in cold if count),
             stand_clear=self._steps_stand_clear,
+            period=None if self._period is None else self._period.steps,
         )
 
     @property

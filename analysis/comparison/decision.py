@@ -70,7 +70,8 @@ class DecisionBasis:
 
     `runs_spread_frac` is what counts as the spread of runs, `known_runs` from how many it is known, `known` from where
     those come that are not compared themselves. The steps of both sides `stand_clear` if all of one are longer
-    than all of the other, by a larger factor than those of one side differ by.
+    than all of the other, by a larger factor than those of one side differ by. Where steps repeat after a `period` of
+    so many, it is periods that are compared.
     """
 
     step: Row
@@ -82,6 +83,7 @@ class DecisionBasis:
     apart: tuple[str, ...]
     warming: tuple[tuple[str, int], ...]
     stand_clear: bool
+    period: int | None = None
 
     @property
     def few_but_ordered(self) -> bool:
@@ -222,7 +224,11 @@ def _statements(evidence: DecisionBasis, steps_spread: float | None, more: int |
         return
     change = f"{100 * step['change_frac']:+.1f}%" if abs(step["change_frac"]) >= _SHOWN else "A change under 0.1%"
     if beside is not None:
-        yield _of_few(step, change) if evidence.few_but_ordered else _on_steps(step, beside, change, steps_spread)
+        yield (
+            _of_few(step, change)
+            if evidence.few_but_ordered
+            else _on_steps(step, beside, change, steps_spread, evidence.period)
+        )
     yield _on_runs(evidence, change)
     for count in dict.fromkeys(count for _, count in evidence.warming):
         names = [name for name, each in evidence.warming if each == count]
@@ -234,14 +240,15 @@ def _statements(evidence: DecisionBasis, steps_spread: float | None, more: int |
     yield _on_more(evidence, change, more)
 
 
-def _on_steps(step: Row, beside: Row, change: str, steps_spread: float | None) -> str:
+def _on_steps(step: Row, beside: Row, change: str, steps_spread: float | None, period: int | None) -> str:
+    one, each = ("step", "steps") if period is None else ("period", f"periods of {period} steps")
     if beside["significant"] is None:
-        few = f"{counted(step['steps_a'], 'step')} of A and {step['steps_b']} of B"
-        return f"{few} are too few to tell by how much steps differ: each side needs {STEPS_NEEDED}."
+        few = f"{counted(step['steps_a'], one)} of A and {step['steps_b']} of B"
+        return f"{few} are too few to tell by how much {each} differ: each side needs {STEPS_NEEDED}."
     differ = "" if steps_spread is None else f" ({_percent(steps_spread)} within a run)"
     if beside["significant"]:
-        return f"{change} is beyond what the steps of these runs differ by{differ}."
-    return f"{change} is within what the steps of these runs differ by{differ}."
+        return f"{change} is beyond what the {each} of these runs differ by{differ}."
+    return f"{change} is within what the {each} of these runs differ by{differ}."
 
 
 def _of_few(step: Row, change: str) -> str:

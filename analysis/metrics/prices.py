@@ -70,12 +70,13 @@ class PricedLinks(NamedTuple):
 class UnevenExperts(NamedTuple):
     """How uneven experts are: the busiest has `factor` times the mean of its group, `of_tokens` or else of time.
 
-    That are those of these `ranks` in nearly every step, or, where there are none, others in turn.
+    That are those of these `ranks`, `always` if in nearly every step, or, where there are none, others in turn.
     """
 
     ranks: tuple[int, ...]
     factor: float
     of_tokens: bool
+    always: bool = True
 
 
 class Priced(NamedTuple):

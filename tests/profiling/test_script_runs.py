@@ -271,6 +271,6 @@ def test_a_loop_that_is_longer_than_a_step_is_traced_in_whole_periods(tmp_path, 
     [first, *_] = found.verdicts["headline"]
     assert first.startswith("Every 4th step ("), first
     if kind == "evaluation":
-        assert "is eval" in first
+        assert "is an eval step" in first
     if kind == "rollout":
         assert found.remedies.set_index("remedy")["what"].get("no_straggler") == "rank 1 as fast as the others"

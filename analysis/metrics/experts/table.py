@@ -16,8 +16,9 @@ _IN_TURNS = "two batches take turns, so compute between dispatch and combine is 
 _NO_ROWS = "no sizes are recorded"
 _EVEN = "parts are equal, or the list of them is too long to be recorded"
 _NO_FORWARD = "its forward pass was not traced"
-_NEARLY_ALWAYS, _HOT = 0.9, 1.1
-"""Of the steps, in which a hot rank is the slowest of its group; and of the mean, what it has at least."""
+_NEARLY_ALWAYS, _MOSTLY, _HOT = 0.9, 0.75, 1.1
+"""Of the steps, in which a hot rank is the slowest of its group; of the cost, if that is in fewer; and of the mean,
+what it has at least."""
 _NOT_SPLIT = "waiting is not known, see `collectives`"
 
 
@@ -159,8 +160,8 @@ def _group(rows: Sequence[Row]) -> dict[str, Any]:
 def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExperts | None:
     """Whose experts are busiest, all layers together, over the steps that count; None where they are even.
 
-    A rank is hot that is the slowest of its group in nearly every step, and has more to do. Where tokens are known,
-    only these tell: experts that take longer for as many are those of a slow rank. `experts` is the table of this name.
+    A rank is hot that is the slowest of its group in nearly every step, or whose experts alone are most of the cost,
+    and has more to do. Where tokens are known, only these tell: experts that take longer for as many are those of a slow rank. `experts` is the table of this name.
     """
     times: dict[Any, dict[Any, dict[int, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     tokens: dict[int, float] = defaultdict(float)
@@ -188,20 +189,31 @@ def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExp
     hot = [each for of_group in times.values() if (each := _hot(of_group, tokens if of_tokens else None)) is not None]
     if not hot:
         return UnevenExperts((), factor, of_tokens)
-    return UnevenExperts(tuple(sorted(rank for rank, _ in hot)), fmean(more for _, more in hot), of_tokens)
+    ranks, more, always = zip(*hot, strict=True)
+    return UnevenExperts(tuple(sorted(ranks)), fmean(more), of_tokens, all(always))
 
 
-def _hot(of_steps: Mapping[Any, Mapping[int, float]], tokens: Mapping[int, float] | None) -> tuple[int, float] | None:
-    """The rank of a group that is slowest in nearly every step, and how many times the mean it has; None without one.
+def _hot(
+    of_steps: Mapping[Any, Mapping[int, float]], tokens: Mapping[int, float] | None
+) -> tuple[int, float, bool] | None:
+    """The rank of a group that is slowest, how many times the mean it has, and if in nearly every step; else None.
 
-    `of_steps` is expert time by step and rank. It has more `tokens`, or takes more time where these are not known.
+    `of_steps` is expert time by step and rank. It has more `tokens`, or takes more time where these are not known. In
+    a loop it may be so in the long steps alone: then its own excess is most of that of all steps, and no other's is.
     """
     [(rank, often)] = Counter(max(of, key=of.__getitem__) for of in of_steps.values()).most_common(1)
     ranks = {each for of in of_steps.values() for each in of}
     has = {each: tokens[each] if tokens else sum(of.get(each, 0.0) for of in of_steps.values()) for each in ranks}
     usual = fmean(has.values())
-    is_hot = often >= _NEARLY_ALWAYS * len(of_steps) and has[rank] >= _HOT * usual > 0
-    return (rank, has[rank] / usual) if is_hot else None
+    always = often >= _NEARLY_ALWAYS * len(of_steps)
+    if not always:
+        took = {each: sum(of.get(each, 0.0) for of in of_steps.values()) for each in ranks}
+        cost = sum(max(of.values()) - fmean(of.values()) for of in of_steps.values())
+        rank = max(took, key=took.__getitem__)
+        own, *others = sorted((ns - fmean(took.values()) for ns in took.values()), reverse=True)
+        if own < _MOSTLY * cost or (others and others[0] > (1 - _MOSTLY) * own):
+            return None
+    return (rank, has[rank] / usual, always) if has[rank] >= _HOT * usual > 0 else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

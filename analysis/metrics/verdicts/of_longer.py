@@ -59,6 +59,14 @@ class Cause(NamedTuple):
     waited_ns: float = 0.0
     waited: Waited | None = None
 
+    def of_each(self, steps: int) -> Cause:
+        """The same with what late ranks do longer in one of so many steps, not in all of them."""
+        blamed = None if self.waited is None else self.waited.blamed
+        if self.waited is None or blamed is None or blamed.reason is None or blamed.reason.step is not None:
+            return self
+        reason = blamed.reason._replace(more_ms=blamed.reason.more_ms / steps)
+        return self._replace(waited=self.waited._replace(blamed=blamed._replace(reason=reason)))
+
     @property
     def is_waiting(self) -> bool:
         """Whether ranks that others wait for are most of it."""
@@ -160,6 +168,8 @@ class LongSteps(NamedTuple):
             cause = _of_ranks(own, culprits_in(numbers), longer, numbers, usual)
         else:
             cause = _of_all(more, lambda: culprits_in(numbers), syncs_steps, longer, numbers, usual)
+        if typical.period is not None:
+            cause = cause.of_each(len(numbers))
         has_more = bool((long["tokens"] > whole["tokens"].max()).fillna(False).all())
         usual_ns = float(whole["window_ns"].mean())
         kinds = set(long["kind"])

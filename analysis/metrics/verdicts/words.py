@@ -415,7 +415,8 @@ def _uneven(uneven: UnevenExperts) -> str:
     several = len(few) > 1
     who = listed(few) if len(few) <= MOST_NAMED else shortened(few, MOST_NAMED)
     whose = f"those of ranks {who}" if several else f"those of rank {who}"
-    return f"{whose} {does} {times}{' of their groups' if several else ''} in every step"
+    when = "in every step" if uneven.always else "in all, though not in every step"
+    return f"{whose} {does} {times}{' of their groups' if several else ''} {when}"
 
 
 def _unequal(unequal: Unequal) -> str:
@@ -598,10 +599,11 @@ def _long_sentence(long: LongSteps) -> str:
 
 
 def _repeating(long: LongSteps, period: int) -> str:
-    """`Every 4th step (13, 17) is eval, and takes 15 times as long as the others, 83% of the time`."""
+    """`Every 4th step (13, 17) is an eval step, and takes 15 times as long as the others, 83% of the time`."""
     several = len({step % period for step in long.steps})
     who = f"Every {ordinal(period)} step" if several == 1 else f"{several} of every {period} steps"
-    are = "" if long.kind is None else f" {'is' if several == 1 else 'are'} {long.kind}, and"
+    is_a = f" is {a_step(long.kind).lower()}, and" if several == 1 else f" are {long.kind} steps, and"
+    are = "" if long.kind is None else is_a
     which = ranges_of(long.steps, MOST_NAMED)
     times = fmean(long.lengths_ns) / long.usual_ns if long.usual_ns else math.inf
     longer = f"{times:,.0f} times as long as" if times >= _MANY_TIMES else f"{times:,.1f} times as long as"
