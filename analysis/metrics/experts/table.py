@@ -161,7 +161,8 @@ def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExp
     """Whose experts are busiest, all layers together, over the steps that count; None where they are even.
 
     A rank is hot that is the slowest of its group in nearly every step, or whose experts alone are most of the cost,
-    and has more to do. Where tokens are known, only these tell: experts that take longer for as many are those of a slow rank. `experts` is the table of this name.
+    and has more to do. Where tokens are known, only these tell: experts that take longer for as many are those of a
+    slow rank. `experts` is the table of this name.
     """
     times: dict[Any, dict[Any, dict[int, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     tokens: dict[int, float] = defaultdict(float)
