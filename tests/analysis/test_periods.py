@@ -137,3 +137,19 @@ def test_longer_rollouts_are_longer_steps(tmp_path: Path) -> None:
     truth = lengths_ns[1] / lengths_ns[0] - 1
     assert truth > 0.05
     assert step["change_frac"] == pytest.approx(truth, rel=0.1)
+
+
+def _uneven_rollouts(place: Place, us: float) -> list[Op]:
+    """Rollouts whose kernels take longer in some steps than in others, on all ranks; rank 2 by so much more."""
+    own = (60.0 + (90.0, 40.0, 0.0)[place.step // 4 % 3]) * (us / 100.0 if place.rank == 2 else 1.0)
+    return _rollouts(place, us=own)
+
+
+def test_what_is_late_in_long_steps_is_late_beside_others_in_the_same_step(tmp_path: Path) -> None:
+    """A median over steps of 60, 100 and 150 us takes some of what the slow rank has more for chance."""
+    found, even = (_captured(tmp_path / str(us), partial(_uneven_rollouts, us=us)) for us in (130.0, 100.0))
+    truth = found.typical_step.parts["window_ns"] - even.typical_step.parts["window_ns"]
+    late = found.remedies.set_index("remedy").loc["no_straggler"]
+    assert late["what"] == "rank 2 as fast as the others"
+    assert late["gain_ns"] == pytest.approx(truth, rel=0.05)
+    assert late["gain_low_ns"] <= truth <= late["gain_high_ns"]

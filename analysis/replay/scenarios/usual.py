@@ -28,6 +28,8 @@ from .scenario import Change, Scenario
 _MOST_NAMED = 4
 _FENCE = 4.0
 """What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
+_PACES_APART, _ONE_PACE = 1.1, 1.05
+"""Steps differ in pace if it is by this factor; all other ranks have one pace in a step if theirs differ by less."""
 _SKEWED, _LEAST_SPREAD = 4.0, 0.02
 """The distance to the upper quartile is taken to be no longer than so many times that to the lower one, or this part of
 the median if that is more: what is beyond is due to other stragglers."""
@@ -86,9 +88,13 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         ]
         works = [work_of(m) for m in lacking]
         computing, launching, blocking = (
-            _capped(values, _usual(values, compared, alike, others, changing, fence), others, alike)
-            for values, compared in (
-                ([of(work) for work in works], [of(work) for work in (works if all(others) else measured)])
+            _capped(values, _usual(values, compared, alike, others, changing, fence, by_pace), others, alike)
+            for values, compared, by_pace in (
+                (
+                    [of(work) for work in works],
+                    [of(work) for work in (works if all(others) else measured)],
+                    of is _ON_DEVICE and not all(others),
+                )
                 for of in (_ON_DEVICE, _LAUNCHING, _BLOCKING)
             )
         )
@@ -154,8 +160,11 @@ def _usual(
     others: Sequence[bool],
     changing: Sequence[bool],
     fence: float,
+    by_pace: bool = False,
 ) -> list[Ints]:
     """The values that each changing member would have if it were like the others; rare ones are 0.
+
+    What steps take all others longer, they take it longer as well, if compared `by_pace`.
 
     What the others have stands in `compared`, which holds the same arrays for every change of the same run.
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
@@ -165,6 +174,17 @@ def _usual(
     """
     low, median, high = alike.quantiles((0.25, 0.5, 0.75), compared, others, values)
     whole, by_step = zip(*map(_factors, values, median, alike.places_by_step), strict=True)
+    if by_pace and (paces := _paces(by_step, others)):
+        at_pace = [_at_pace(places, paces, len(own)) for places, own in zip(alike.places_by_step, values, strict=True)]
+        even, even_compared = (
+            [np.rint(own / pace).astype(np.int64) for own, pace in zip(each, at_pace, strict=True)]
+            for each in (values, compared)
+        )
+        found = _usual(even, even_compared, alike, others, changing, fence)
+        return [
+            np.rint(usual * pace).astype(np.int64) if changes else own
+            for usual, pace, own, changes in zip(found, at_pace, values, changing, strict=True)
+        ]
     of_member = np.repeat(np.arange(len(values)), [len(each) for each in by_step])
     in_steps = np.array([factor for each in by_step for factor in each.values()])
     result = list(values)
@@ -183,6 +203,31 @@ def _usual(
         chance = np.minimum(most - usual, np.maximum(_SKEWED * (usual - least), _LEAST_SPREAD * usual))
         result[number] = np.where(scaled > usual + fence * chance, usual, scaled)
     return result
+
+
+def _paces(by_step: Sequence[Mapping[int, float]], others: Sequence[bool]) -> dict[int, float]:
+    """By how much steps differ that take all other ranks longer, or less, by one factor; empty if none do by much.
+
+    So do batches of sequences that are not equally long: what is late in them is late beside the others in that step.
+    """
+    of_step: dict[int, list[float]] = {}
+    for factors, counts in zip(by_step, others, strict=True):
+        for step, factor in factors.items() if counts else ():
+            of_step.setdefault(step, []).append(factor)
+    paces = {
+        step: median_low(factors)
+        for step, factors in of_step.items()
+        if min(factors) > 0 and len(factors) > 1 and max(factors) <= _ONE_PACE * min(factors)
+    }
+    return paces if max(paces.values(), default=1.0) > _PACES_APART * min(paces.values(), default=1.0) else {}
+
+
+def _at_pace(places: Mapping[int, Ints], paces: Mapping[int, float], size: int) -> NDArray[np.float64]:
+    """The pace of the step of each activity."""
+    pace = np.ones(size)
+    for step, at in places.items():
+        pace[at] = paces.get(step, 1.0)
+    return pace
 
 
 def _beyond(most_by_chance: float, factor: float) -> float:
