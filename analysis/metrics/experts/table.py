@@ -187,7 +187,14 @@ def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExp
         factor, of_tokens = (sum(map(max, every)) / usual if usual else 1.0), False
     if factor < _HOT:
         return None
-    hot = [each for of_group in times.values() if (each := _hot(of_group, tokens if of_tokens else None)) is not None]
+    of_layers: dict[Any, dict[Any, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        of_layers[row["process_group"], row["pg_ranks"]][row["layer"]].append(row)
+    hot = [
+        each
+        for group, of_group in times.items()
+        if (each := _hot(of_group, tokens if of_tokens else None, _is_persistent(of_layers[group].values())))
+    ]
     if not hot:
         return UnevenExperts((), factor, of_tokens)
     ranks, more, always = zip(*hot, strict=True)
@@ -195,12 +202,12 @@ def uneven_experts(experts: pd.DataFrame, counted: Collection[int]) -> UnevenExp
 
 
 def _hot(
-    of_steps: Mapping[Any, Mapping[int, float]], tokens: Mapping[int, float] | None
+    of_steps: Mapping[Any, Mapping[int, float]], tokens: Mapping[int, float] | None, persistent: bool
 ) -> tuple[int, float, bool] | None:
     """The rank of a group that is slowest, how many times the mean it has, and if in nearly every step; else None.
 
     `of_steps` is expert time by step and rank. It has more `tokens`, or takes more time where these are not known. In
-    a loop it may be so in the long steps alone: then its own excess is most of that of all steps, and no other's is.
+    a loop it may be so in the long steps alone: then the cost is `persistent`, and no other's excess is like its own.
     """
     [(rank, often)] = Counter(max(of, key=of.__getitem__) for of in of_steps.values()).most_common(1)
     ranks = {each for of in of_steps.values() for each in of}
@@ -209,12 +216,18 @@ def _hot(
     always = often >= _NEARLY_ALWAYS * len(of_steps)
     if not always:
         took = {each: sum(of.get(each, 0.0) for of in of_steps.values()) for each in ranks}
-        cost = sum(max(of.values()) - fmean(of.values()) for of in of_steps.values())
         rank = max(took, key=took.__getitem__)
         own, *others = sorted((ns - fmean(took.values()) for ns in took.values()), reverse=True)
-        if own < _MOSTLY * cost or (others and others[0] > (1 - _MOSTLY) * own):
+        if not persistent or (others and others[0] > (1 - _MOSTLY) * own):
             return None
     return (rank, has[rank] / usual, always) if has[rank] >= _HOT * usual > 0 else None
+
+
+def _is_persistent(of_layers: Iterable[Sequence[Row]]) -> bool:
+    """Whether most of what the layers of a group cost stays if each rank takes its mean over the steps."""
+    found = [_group(rows) for rows in of_layers]
+    cost, persistent = (sum(each[name] or 0.0 for each in found) for name in ("cost_ns", "persistent_cost_ns"))
+    return bool(persistent >= _MOSTLY * cost > 0)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
