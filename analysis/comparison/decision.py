@@ -71,7 +71,7 @@ class DecisionBasis:
     `runs_spread_frac` is what counts as the spread of runs, `known_runs` from how many it is known, `known` from where
     those come that are not compared themselves. The steps of both sides `stand_clear` if all of one are longer
     than all of the other, by a larger factor than those of one side differ by. Where steps repeat after a `period` of
-    so many, it is periods that are compared.
+    so many, whole periods are compared.
     """
 
     step: Row

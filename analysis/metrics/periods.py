@@ -91,7 +91,10 @@ def period_of(steps: Sequence[StepWork]) -> Period | None:
 
 
 def _levels(values: Sequence[int], factor: float) -> list[int]:
-    """How many gaps as wide as the factor lie below each value: of what a program fixes, as calls of collectives."""
+    """A number for each value, the same for those with no gap between them that is as wide as the factor.
+
+    For what the program fixes, as calls of collectives.
+    """
     ordered = sorted(set(values))
     borders = [after for before, after in pairwise(ordered) if _ratio(before, after) >= factor]
     return [bisect_right(borders, value) for value in values]

@@ -239,7 +239,8 @@ def _paired(calls: Sequence[_Call]) -> list[_Pass]:
 def _give_beside(calls: Sequence[_Call], found: Sequence[_Pass]) -> None:
     """Let each exchange of counts or of narrow rows belong to a dispatch or combine.
 
-    Counts are those of what is exchanged next. Scales and weights go with what is nearer, by what is computed between.
+    Counts announce what is exchanged next. Scales and weights belong to the wide exchange before or after them,
+    whichever has less compute in between.
     """
     ends = {id(each.dispatch): each.before for each in found} | {id(each.combine): each.after for each in found}
     wide = [place for place, call in enumerate(calls) if call.is_wide and not call.is_counts]
@@ -266,9 +267,10 @@ def _described(groups: pd.DataFrame) -> dict[tuple[str | None, str | None], set[
 def _of_experts(
     found: Sequence[_Pass], described: Mapping[tuple[str | None, str | None], set[str]]
 ) -> set[tuple[Any, ...]]:
-    """The groups whose all_to_alls are of experts, as far as something tells it.
+    """The groups whose all_to_alls are taken to be of experts.
 
-    That is: names of kernels, uneven parts, counts exchanged before, or what the group is called; and no attention.
+    Names of kernels tell it, uneven parts, counts exchanged before, or what the group is called; and attention between
+    dispatch and combine tells that they are not.
     """
     of_group: dict[tuple[Any, ...], list[_Pass]] = defaultdict(list)
     for each in found:
@@ -390,12 +392,13 @@ def _row(each: _Pass, missing: Mapping[int, str]) -> Row:
         "received_tokens": None if each.dispatch.got is None else sum(each.dispatch.got),
         "received_elems": dispatch["out_elems"],
         "expert_ns": None if each.in_turns else each.expert_ns,
-        "wait_dispatch_ns": _sum(call.wait_ns for call in (each.dispatch, *each.before)),
-        "wait_combine_ns": _sum(call.wait_ns for call in (each.combine, *each.after)),
+        "wait_dispatch_ns": sum_if_known(call.wait_ns for call in (each.dispatch, *each.before)),
+        "wait_combine_ns": sum_if_known(call.wait_ns for call in (each.combine, *each.after)),
         "missing": missing.get(number),
     }
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def sum_if_known(values: Iterable[Any]) -> Any:
+    """The sum; None if any of the values is, or if there are none."""
     known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
+    return None if None in known or not known else sum(known)

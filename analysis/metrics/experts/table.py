@@ -11,6 +11,7 @@ import pandas as pd
 
 from ...core.schema import Row, records
 from ..prices import UnevenExperts
+from .passes import sum_if_known
 
 _IN_TURNS = "two batches take turns, so compute between dispatch and combine is not of one alone"
 _NO_ROWS = "no sizes are recorded"
@@ -36,7 +37,7 @@ def rows_of_experts(passes: pd.DataFrame, window_ns: Mapping[tuple[int, int], in
         forward = [each for each in own if not each["is_backward"]]
         window = window_ns.get((rank, step))
         uneven = [shares[each["dispatch_id"]] for each in forward]
-        waits = {name: _sum(each[name] for each in own) for name in ("wait_dispatch_ns", "wait_combine_ns")}
+        waits = {name: sum_if_known(each[name] for each in own) for name in ("wait_dispatch_ns", "wait_combine_ns")}
         yield {
             "layer": layer,
             "step": step,
@@ -44,10 +45,10 @@ def rows_of_experts(passes: pd.DataFrame, window_ns: Mapping[tuple[int, int], in
             "process_group": own[0]["process_group"],
             "pg_ranks": own[0]["pg_ranks"],
             "passes": len(own),
-            **{name: _sum(each[name] for each in forward) for name in ("sent_tokens", "received_tokens")},
+            **{name: sum_if_known(each[name] for each in forward) for name in ("sent_tokens", "received_tokens")},
             "imbalance_factor": _quotient(uneven),
-            "expert_ns": _sum(each["expert_ns"] for each in own),
-            "cost_ns": _rounded(_sum(costs[each["dispatch_id"]] for each in own)),
+            "expert_ns": sum_if_known(each["expert_ns"] for each in own),
+            "cost_ns": _rounded(sum_if_known(costs[each["dispatch_id"]] for each in own)),
             **waits,
             **{
                 name.replace("_ns", "_frac"): None if ns is None or not window else ns / window
@@ -224,7 +225,7 @@ def _hot(
 
 
 def _is_persistent(of_layers: Iterable[Sequence[Row]]) -> bool:
-    """Whether most of what the layers of a group cost stays if each rank takes its mean over the steps."""
+    """Whether layers of a group would cost most of what they do if each rank took its mean in every step."""
     found = [_group(rows) for rows in of_layers]
     cost, persistent = (sum(each[name] or 0.0 for each in found) for name in ("cost_ns", "persistent_cost_ns"))
     return bool(persistent >= _MOSTLY * cost > 0)
@@ -233,11 +234,6 @@ def _is_persistent(of_layers: Iterable[Sequence[Row]]) -> bool:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = list(values)
     return None if None in known or not known else fmean(value for value in known if value is not None)
-
-
-def _sum(values: Iterable[Any]) -> Any:
-    known = list(values)
-    return None if None in known or not known else sum(known)
 
 
 def _rounded(value: float | None) -> int | None:

@@ -17,6 +17,7 @@ from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, OUTSIDE
 from ..compute.shapes_ranks import AT_EVERYTHING, AT_KERNEL, AT_PRODUCTS
 from ..device.largest_gaps import HELD_RANGE, LargestGaps
 from ..functions import quoted
+from ..periods import Period
 from ..pipelines.schedule import UNKNOWN_SCHEDULE
 from ..pipelines.table import UsualBubble
 from ..prices import Priced, Since, UnevenExperts
@@ -598,17 +599,17 @@ def _long_sentence(long: LongSteps) -> str:
     return f"{_long_what(long)}{not_counted}: {_long_why(long).clause}{_tokens(long)}."
 
 
-def _repeating(long: LongSteps, period: int) -> str:
+def _repeating(long: LongSteps, period: Period) -> str:
     """`Every 4th step (13, 17) is an eval step, and takes 15 times as long as the others, 83% of the time`."""
-    several = len({step % period for step in long.steps})
-    who = f"Every {ordinal(period)} step" if several == 1 else f"{several} of every {period} steps"
-    is_a = f" is {a_step(long.kind).lower()}, and" if several == 1 else f" are {long.kind} steps, and"
-    are = "" if long.kind is None else is_a
+    several = len(period.long)
+    who = f"Every {ordinal(period.steps)} step" if several == 1 else f"{several} of every {period.steps} steps"
+    what = f"is {a_step(long.kind).lower()}" if several == 1 else f"are {long.kind} steps"
+    kind = "" if long.kind is None else f" {what}, and"
     which = ranges_of(long.steps, MOST_NAMED)
     times = fmean(long.lengths_ns) / long.usual_ns if long.usual_ns else math.inf
     longer = f"{times:,.0f} times as long as" if times >= _MANY_TIMES else f"{times:,.1f} times as long as"
     share = sum(long.lengths_ns) / long.traced_ns
-    return f"{who} ({which}){are} {'takes' if several == 1 else 'take'} {longer} the others, {share:.0%} of the time"
+    return f"{who} ({which}){kind} {'takes' if several == 1 else 'take'} {longer} the others, {share:.0%} of the time"
 
 
 def _long_headline(long: LongSteps) -> str:
@@ -757,7 +758,7 @@ def run_in_words(found: RunFinding) -> RunVerdict:
     sentences += [_long_sentence(found.long_steps)] if found.long_steps is not None else []
     long = found.long_steps
     if long is not None and long.period is not None:
-        repeating = _repeating(long, long.period.steps)
+        repeating = _repeating(long, long.period)
         headline, first = f"{repeating}. {headline}", f"{repeating}. {first}"
     because = " ".join([first, *sentences, *map(other_kind, found.other_kinds)])
     not_known = " ".join([*_not_known(step, known), *_unseen(step, found.gaps), *_held_up(found.held_up)])
