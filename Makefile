@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
+# Images for containers often set it, and then every command compiles all of its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The build of torch is for the machine, and with it come libraries of CUDA or none: these are not in the lock.
 UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl \
 	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
@@ -71,7 +74,7 @@ test: check
 # What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
 test-all: test
 	$(BIN)/python -m pytest -m alone
-	$(PYTEST) -m "slow and not alone" $(TESTS)
+	$(PYTEST) --durations 25 -m "slow and not alone" $(TESTS)
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
 # Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
