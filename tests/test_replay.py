@@ -216,7 +216,7 @@ def test_a_run_without_communication(tmp_path: Path, capsys: pytest.CaptureFixtu
     found = analyse(tmp_path, details=True)
     assert found.predictions["scenario"].tolist() == [
         "every rank as fast as the median",
-        "every rank equally fast in every step",
+        "work spread evenly over all the ranks",
     ]
     assert cli.main(["predict", "--links", "2", str(tmp_path)]) == 1
     assert "the traces show no collective" in capsys.readouterr().err

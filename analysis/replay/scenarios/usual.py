@@ -466,7 +466,7 @@ def no_jitter() -> Scenario:
 
     assumes = "work takes its mean over ranks and steps, transfer its median"
     ways = (change, _as_fast_as_others(None, 0.0))
-    return Scenario("every rank equally fast in every step", assumes, ways, likeliest=0, leaves_out=True, of_ranks=True)
+    return Scenario("work spread evenly over all the ranks", assumes, ways, likeliest=0, leaves_out=True, of_ranks=True)
 
 
 def never_waiting(members: Sequence[Playing]) -> list[Playing]:
