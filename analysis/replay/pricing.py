@@ -259,8 +259,8 @@ class _Pricing:
             return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
         of_late = {rank: excess[rank] for rank in order}
-        on_cpu = self._on_cpu(of_late, gain.ns)
-        return LateRanks(tuple(order), name, self._in_all(of_late), on_cpu), scenario
+        in_all = self._in_all(of_late)
+        return LateRanks(tuple(order), name, in_all, self._on_cpu(of_late, in_all, gain.ns)), scenario
 
     def _beyond_chance(self, chosen: list[int]) -> list[int]:
         """Those of several ranks that take longer than the others by more than chance; all if none does by itself.
@@ -281,8 +281,7 @@ class _Pricing:
         usually = np.median([mean[0] for rank, mean in means.items() if rank not in late])
         result = {}
         for rank, of in late.items():
-            on_device = of.compute_ns + of.copies_ns
-            part = min(max(means[rank][0] - usually, 0.0) / on_device, 1.0) if on_device else 1.0
+            part = min(max(means[rank][0] - usually, 0.0) / of.on_device_ns, 1.0) if of.on_device_ns else 1.0
             result[rank] = of._replace(compute_ns=part * of.compute_ns, copies_ns=part * of.copies_ns)
         return result
 
@@ -330,16 +329,19 @@ class _Pricing:
         most = student_quantile(freedom, _CHANCE / sets)
         return not bool((contrast > np.maximum(most * error, _MOSTLY * gain_ns)).any())
 
-    def _on_cpu(self, excess: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
-        """Those whose CPU is to blame rather than their device.
+    def _on_cpu(self, excess: Mapping[int, Excess], in_all: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
+        """Those whose CPU is to blame rather than their device, by what the device takes longer `in_all`.
 
-        A CPU that waits for its device works longer as well. Of one rank, what its device does alone is priced.
+        A CPU that waits for its device works longer as well. Of one rank, what its device does alone is priced: as far
+        as it takes longer in all, since the change also takes away what it does longer by chance.
         """
-        on_cpu = frozenset(rank for rank, of in excess.items() if of.cpu_ns > max(of.compute_ns, of.copies_ns))
+        on_cpu = frozenset(rank for rank, of in in_all.items() if of.cpu_ns > max(of.compute_ns, of.copies_ns))
         if len(excess) > 1 or not on_cpu:
             return on_cpu
-        of_device_ns = self.replay.gain(usual.without_stragglers([*on_cpu], of_devices=True), as_transfers=True).ns
-        return on_cpu if of_device_ns < _MOSTLY * gain_ns else frozenset()
+        [rank] = on_cpu
+        of_device_ns = self.replay.gain(usual.without_stragglers([rank], of_devices=True), as_transfers=True).ns
+        part = in_all[rank].on_device_ns / excess[rank].on_device_ns if excess[rank].on_device_ns else 1.0
+        return on_cpu if part * of_device_ns < _MOSTLY * gain_ns else frozenset()
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links that cost most by being slower than similar ones, and the change; None if too little."""
