@@ -11,6 +11,7 @@ from simulator.programs import ddp
 from commtrace import analyse
 from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
+from commtrace.analysis.metrics.verdicts.doing import only_step
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.tables.lateness import explained_lateness, kernel_times, members_issued, members_ready
 from commtrace.analysis.tables.participation import members
@@ -208,3 +209,16 @@ def test_of_a_rank_with_one_step_nobody_knows_whether_it_is_late_in_that_alone(t
     assert "Rank 2 costs" in said
     assert "in step 5" in said
     assert "alone" not in said
+
+
+def test_a_loader_that_is_slow_in_each_step_is_not_so_in_one_alone() -> None:
+    """Whatever else the CPUs of others do in some step, such as wait for a core."""
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    rows = [
+        (1, step, kind, what, longer)
+        for step, of_cpu in ((1, 62), (2, -1))
+        for kind, what, longer in (("total", "cpu", of_cpu), ("range", loader, 67))
+    ]
+    late_work = pd.DataFrame(rows, columns=["rank", "step", "kind", "what", "extra_ns"])
+    assert only_step(late_work, 1, "data", 2) is None
+    assert only_step(late_work, 1, "cpu", 2) == 1

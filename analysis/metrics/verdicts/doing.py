@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...core.markers import LOADING
 from ...core.schema import records
 from ..causes.cpu_work import (
     BLOCKED,
@@ -175,8 +176,12 @@ def region_on_device(late_work: pd.DataFrame, rank: int) -> RegionOf | None:
 def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
     """The single step in which a rank lost nearly all its time, out of several; None if it lost time in more."""
     of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
-    totals = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
-    extra = totals.groupby("step")["extra_ns"].sum().clip(lower=0)
+    of_rank = late_work[late_work["rank"] == rank]
+    rows = of_rank[(of_rank["kind"] == TOTAL) & (of_rank["what"] == of)]
+    loading = of_rank[(of_rank["kind"] == RANGE) & of_rank["what"].str.startswith(LOADING)]
+    if because == "data" and len(loading):  # what else a CPU does may hide in a step that it waits for a batch, too
+        rows = loading
+    extra = rows.groupby("step")["extra_ns"].sum().clip(lower=0)
     if steps < _LEAST_STEPS or not len(extra) or extra.max() < _AS_GOOD * extra.sum():
         return None
     return int(extra.idxmax())
