@@ -58,7 +58,7 @@ check: $(READY)
 
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
 PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-TESTS = tests/test_*.py tests/common tests/profiling tests/docs tests/shared tests/analysis tests/house
+TESTS = tests/test_*.py tests/agents tests/common tests/profiling tests/docs tests/shared tests/analysis tests/house
 
 # For while you work: the core, Kineto traces, metrics of a rank and across ranks, and the rules of imports. No lint and no
 # types, which your editor and pre-commit show.

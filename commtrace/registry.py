@@ -46,6 +46,7 @@ _ROWS = (
     Command(
         "serve", _LOOK, "The same page from a server, with every step of many ranks.", "analysis.cli.commands.serve"
     ),
+    Command("mcp", _LOOK, "Answers for agents, over standard input and output (MCP).", "analysis.cli.commands.mcp"),
     Command("timeline", _LOOK, "All ranks on one clock, as a file for Perfetto.", "analysis.cli.commands.timeline"),
     Command(
         "explain", _LOOK, "What a word of the tables means, such as exposed or busbw.", "analysis.cli.commands.explain"
@@ -102,7 +103,7 @@ _ROWS = (
         "Which ranks of a large job to trace to see whole groups.",
         "analysis.cli.scale.plan_ranks",
     ),
-    Command("export", _FILES, "Files for DuckDB, Polars, TensorBoard, torch's compiler."),
+    Command("export", _FILES, "Files for DuckDB, Polars, TensorBoard, torch's compiler, agents."),
     Command(
         "export tensorboard-copy",
         "For TensorBoard",
@@ -123,6 +124,9 @@ _ROWS = (
     ),
     Command(
         "export inductor", "For torch's compiler", "Measured times, for torch.compile.", "analysis.cli.commands.export"
+    ),
+    Command(
+        "export skill", "For agents", "When to use which command, as a skill file.", "analysis.cli.commands.export"
     ),
     Command("train", _CAPTURE, "Train a model and trace a few steps on every rank.", "profiling.train.command"),
     Command("run", _CAPTURE, "Run a script as it is and trace a few steps on every rank.", "profiling.script.command"),

@@ -1,7 +1,8 @@
-"""Commands that write for other tools: TensorBoard, torch's compiler, and whatever reads Parquet."""
+"""Commands that write for other tools: TensorBoard, torch's compiler, agents, and whatever reads Parquet."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -194,3 +195,20 @@ def parquet_command(
     rows, size = sum(written.rows.values()), sum((folder / f"{name}.parquet").stat().st_size for name in written.rows)
     write_out(f"{folder}: {counted(len(written.rows), 'table')}, {counted(rows, 'row')}, {size / 1e6:,.1f} MB\n", None)
     finish(analysis)
+
+
+def skill_command(out: NewFolder) -> None:
+    """Write a skill file: when to use which command, how to read a verdict, and when to say that it is not known.
+
+    Agents that take such files find it in a folder of its own, named `SKILL.md`.
+
+    \b
+    Examples:
+      commtrace export skill ~/.claude/skills/commtrace
+      commtrace export skill .claude/skills/commtrace
+    """
+    check_new_folder(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    name = "SKILL.md"
+    write_folder({name: files("commtrace.analysis.agents").joinpath("assets", name).read_bytes()}, out)
+    write_out(f"{out / name}\n", None)
