@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ..results.analysis import Analysis
     from ..show.first_screen import StepShare
 
-MOST_ROWS = 20
-MOST_CHARACTERS = 7_000
+MOST_ANSWER_ROWS = 20
+MOST_ANSWER_CHARACTERS = 7_000
 """Of an answer as JSON: below 4,000 tokens even where a client is sent it twice, as structure and as text."""
 _LONGEST_TEXT = 300
 _MOST_WARNINGS = 5
 _MOST_RANKS, _MOST_RATES = 5, 3
-Scalar = str | int | float | bool | None
-Row = dict[str, Scalar]
+AnswerValue = str | int | float | bool | None
+AnswerRow = dict[str, AnswerValue]
 
 
 @dataclass
-class Rows:
+class TableAnswer:
     """Rows of a table; `row` counts those of the whole one from 0. More begin at `next`, which is null at the end.
 
     `note` says what it means that there are none, or by which steps they are.
@@ -47,13 +47,13 @@ class Rows:
     total: int
     next: int | None
     columns: list[str]
-    rows: list[Row]
+    rows: list[AnswerRow]
     note: str | None = None
     cannot_answer: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Opened:
+class OpenRunAnswer:
     """The first screen of a run. Times are of a mean step of those that count; `table` and `row` say where they stand.
 
     `parts` are what a step consists of, `changes` what it would gain from each by itself, the largest first.
@@ -66,16 +66,16 @@ class Opened:
     why: str
     headline_ranks: list[int]
     step_ns: int | None
-    parts: list[Row]
-    changes: list[Row]
-    late_ranks: list[Row]
-    bandwidth: list[Row]
+    parts: list[AnswerRow]
+    changes: list[AnswerRow]
+    late_ranks: list[AnswerRow]
+    bandwidth: list[AnswerRow]
     warnings: list[str]
     cannot_answer: list[str]
 
 
 @dataclass
-class Meaning:
+class WordMeaning:
     """What a term, a table or a column means, and where to read on."""
 
     name: str
@@ -84,14 +84,14 @@ class Meaning:
 
 
 @dataclass
-class Explained:
+class ExplainAnswer:
     """All meanings of a word."""
 
-    meanings: list[Meaning]
+    meanings: list[WordMeaning]
 
 
 @dataclass
-class Compared:
+class CompareAnswer:
     """Two sides, A and B: `outcome` is of the length of their steps: longer, shorter, alike, open or unknown.
 
     `statements` say how sure that is, `cause` what the change is due to, `differs` what really differs.
@@ -104,22 +104,22 @@ class Compared:
     cause: str | None
     statements: list[str]
     more_captures: int | None
-    differs: list[Row]
+    differs: list[AnswerRow]
     cannot_answer: list[str]
 
 
 @dataclass
-class Hung:
+class HangAnswer:
     """A hang: the ranks to look at first, `sure` whether the dumps would show one if there were."""
 
     found: bool
     sure: bool
     answer: list[str]
-    origins: Rows
+    origins: TableAnswer
     cannot_answer: list[str]
 
 
-def opened(analysis: Analysis) -> Opened:
+def answer_open_run(analysis: Analysis) -> OpenRunAnswer:
     """The first screen as values. Raises AnalysisError."""
     from ..show.first_screen import first_screen
 
@@ -141,12 +141,14 @@ def opened(analysis: Analysis) -> Opened:
         }
         for each in screen.remedies
     ]
-    late = rows_of("ranks", analysis, columns=["rank", "caused_wait_ns", "caused_wait_frac"], sort="caused_wait_ns")
-    rates = rows_of("bandwidth", analysis, sort="time_us_median") if len(analysis.table("bandwidth")) else None
+    late = answer_table(
+        "ranks", analysis, columns=["rank", "caused_wait_ns", "caused_wait_frac"], sort="caused_wait_ns"
+    )
+    rates = answer_table("bandwidth", analysis, sort="time_us_median") if len(analysis.table("bandwidth")) else None
     unknown = [screen.not_known] if screen.not_known else []
     if not screen.is_priced:
         unknown.append("what a step would gain: the run cannot be played again")
-    found = Opened(
+    found = OpenRunAnswer(
         run=screen.name,
         facts=list(map(_text, screen.facts)),
         verdict=screen.verdict,
@@ -161,30 +163,30 @@ def opened(analysis: Analysis) -> Opened:
         warnings=[_text(each) for each in analysis.warnings[:_MOST_WARNINGS]],
         cannot_answer=list(map(_text, unknown)),
     )
-    while _size(found) > MOST_CHARACTERS and (found.warnings or len(found.changes) > 1):
+    while _size(found) > MOST_ANSWER_CHARACTERS and (found.warnings or len(found.changes) > 1):
         (found.warnings or found.changes).pop()
     return found
 
 
-def _part(share: StepShare) -> Row:
+def _part(share: StepShare) -> AnswerRow:
     return {"table": "steps", "column": share.column, "name": share.name, "ns": round(share.ns), "frac": share.frac}
 
 
-def _rate(row: Row) -> Row:
+def _rate(row: AnswerRow) -> AnswerRow:
     shown = ("row", "collective", "size_bytes", "pg_size", "calls", "busbw_gb_per_s", "algbw_gb_per_s")
     return {"table": "bandwidth"} | {name: row[name] for name in shown if name in row}
 
 
-def rows_of(
+def answer_table(
     name: str,
     analysis: Analysis,
     *,
     where: Sequence[str] = (),
     sort: str = "",
-    top: int = MOST_ROWS,
+    top: int = MOST_ANSWER_ROWS,
     start: int = 0,
     columns: Sequence[str] = (),
-) -> Rows:
+) -> TableAnswer:
     """Rows of a table of a run, as many as an answer holds. Raises AnalysisError, BadChoice."""
     entry = CATALOG.get(name)
     if entry is None or entry.of is not InputKind.run:
@@ -215,27 +217,27 @@ def _rows(
     table: PlainTable,
     *,
     start: int = 0,
-    top: int = MOST_ROWS,
+    top: int = MOST_ANSWER_ROWS,
     note: str | None = None,
     cannot_answer: Sequence[str] = (),
-) -> Rows:
+) -> TableAnswer:
     """As many rows from `start` on as fit."""
-    start, count = max(start, 0), min(max(top, 1), MOST_ROWS)
+    start, count = max(start, 0), min(max(top, 1), MOST_ANSWER_ROWS)
     rows = [_values(row) for row in table.rows[start : start + count]]
-    found = Rows(name, one_row_per, len(table), None, list(table.columns), rows, note, list(cannot_answer))
-    while len(rows) > 1 and _size(found) > MOST_CHARACTERS:
+    found = TableAnswer(name, one_row_per, len(table), None, list(table.columns), rows, note, list(cannot_answer))
+    while len(rows) > 1 and _size(found) > MOST_ANSWER_CHARACTERS:
         rows.pop()
     end = start + len(rows)
     found.next = end if end < len(table) else None
     return found
 
 
-def explained(term: str) -> Explained:
+def answer_explain(term: str) -> ExplainAnswer:
     """What a word means. Raises UnknownTerm."""
-    return Explained([Meaning(each.name, each.meaning, list(each.more)) for each in explain(term).entries])
+    return ExplainAnswer([WordMeaning(each.name, each.meaning, list(each.more)) for each in explain(term).entries])
 
 
-def predicted(analysis: Analysis, changes: Sequence[Mapping[str, Any]]) -> Rows:
+def answer_predict(analysis: Analysis, changes: Sequence[Mapping[str, Any]]) -> TableAnswer:
     """A row for each change, or the usual ones; by which steps, where these are not all. Raises AnalysisError."""
     table = plain(analysis.predict(*changes) if changes else analysis.predictions)
     entry = CATALOG["predictions"]
@@ -248,10 +250,10 @@ def predicted(analysis: Analysis, changes: Sequence[Mapping[str, Any]]) -> Rows:
     return _rows("predictions", entry.schema.rows, rows, note=analysis.part_note, cannot_answer=unknown)
 
 
-def compared(comparison: Comparison) -> Compared:
+def answer_compare(comparison: Comparison) -> CompareAnswer:
     """What changed from A to B, and how sure that is. Raises AnalysisError."""
     decision = comparison.decision
-    found = Compared(
+    found = CompareAnswer(
         outcome=decision.outcome.value,
         change_frac=decision.change_frac,
         change_low_frac=decision.change_low_frac,
@@ -262,12 +264,12 @@ def compared(comparison: Comparison) -> Compared:
         differs=[_values(row) for row in plain(comparison.what_differs).rows],
         cannot_answer=[_text(f"{name}: {why}") for name, why in comparison.not_known.items()],
     )
-    while _size(found) > MOST_CHARACTERS and len(found.differs) > 1:
+    while _size(found) > MOST_ANSWER_CHARACTERS and len(found.differs) > 1:
         found.differs.pop()
     return found
 
 
-def hung(hang: Hang) -> Hung:
+def answer_hang(hang: Hang) -> HangAnswer:
     """Which rank is missing, since when, and where its code stood."""
     table = plain(hang.hang_origins)
     entry = CATALOG["hang_origins"]
@@ -277,7 +279,7 @@ def hung(hang: Hang) -> Hung:
     )
     origins = _rows("hang_origins", entry.schema.rows, rows, top=_MOST_RANKS)
     answers = [_text(each, 4 * _LONGEST_TEXT) for each in hang.answer[:_MOST_RANKS]]
-    return Hung(hang.found, hang.is_sure, answers, origins, list(map(_text, hang.notes)))
+    return HangAnswer(hang.found, hang.is_sure, answers, origins, list(map(_text, hang.notes)))
 
 
 def tables_in_lines() -> str:
@@ -294,7 +296,7 @@ def columns_in_lines(name: str) -> str:
     return "".join(f"- `{column}` ({dtype}): {meaning}\n" for column, (dtype, meaning) in columns)
 
 
-def _values(row: Mapping[str, Any]) -> Row:
+def _values(row: Mapping[str, Any]) -> AnswerRow:
     return {name: _text(value) if isinstance(value, str) else value for name, value in row.items()}
 
 

@@ -19,7 +19,7 @@ from ..errors import AnalysisError
 from ..glossary import GLOSSARY
 from ..replay.changes import OPTIONS
 from . import answers
-from .answers import Compared, Explained, Hung, Opened, Rows
+from .answers import CompareAnswer, ExplainAnswer, HangAnswer, OpenRunAnswer, TableAnswer
 from .roots import Roots
 
 _P = ParamSpec("_P")
@@ -42,7 +42,7 @@ def _options() -> str:
     return f"Options: {', '.join(named)}; those without a value take true."
 
 
-def server_of(roots: Roots) -> MCPServer:
+def mcp_server(roots: Roots) -> MCPServer:
     """The server for these folders."""
     server = MCPServer("commtrace", instructions=_INSTRUCTIONS, version=version(), log_level="WARNING")
 
@@ -59,9 +59,9 @@ def server_of(roots: Roots) -> MCPServer:
         return server.tool(annotations=_ONLY_READS, structured_output=True)(tool)
 
     @reading
-    def open_run(run: RunName) -> Opened:
+    def open_run(run: RunName) -> OpenRunAnswer:
         """What limits a run, what a step consists of, what it would gain by which change, who is late: begin here."""
-        return answers.opened(roots.run(run))
+        return answers.answer_open_run(roots.run(run))
 
     @reading
     def table(
@@ -71,17 +71,19 @@ def server_of(roots: Roots) -> MCPServer:
             list[str], Field(description="Conditions, all of which hold: rank=3, dur_ns>1ms, name~gemm, step=NA.")
         ] = [],  # noqa: B006 - never changed; the protocol shows it
         sort: Annotated[str, Field(description="A column; COLUMN:asc or COLUMN:desc.")] = "",
-        top: Annotated[int, Field(description="Rows at most.", ge=1, le=answers.MOST_ROWS)] = 10,
+        top: Annotated[int, Field(description="Rows at most.", ge=1, le=answers.MOST_ANSWER_ROWS)] = 10,
         start: Annotated[int, Field(description="The `next` of the answer before.", ge=0)] = 0,
         columns: Annotated[list[str], Field(description="Columns to show; none: those that matter most.")] = [],  # noqa: B006
-    ) -> Rows:
+    ) -> TableAnswer:
         """Rows of a table of a run, filtered, sorted and a page at a time; `total` counts all that fulfil `where`."""
-        return answers.rows_of(name, roots.run(run), where=where, sort=sort, top=top, start=start, columns=columns)
+        return answers.answer_table(name, roots.run(run), where=where, sort=sort, top=top, start=start, columns=columns)
 
     @reading
-    def explain(term: Annotated[str, Field(description="A word, a table or a column, such as busbw.")]) -> Explained:
+    def explain(
+        term: Annotated[str, Field(description="A word, a table or a column, such as busbw.")],
+    ) -> ExplainAnswer:
         """What a term, a table or a column means."""
-        return answers.explained(term)
+        return answers.answer_explain(term)
 
     @reading
     def predict(
@@ -93,30 +95,30 @@ def server_of(roots: Roots) -> MCPServer:
                 f"usual ones. {_options()}"
             ),
         ] = [],  # noqa: B006
-    ) -> Rows:
+    ) -> TableAnswer:
         """How long a step would take after a change: the run is played again with it."""
-        return answers.predicted(roots.run(run), changes)
+        return answers.answer_predict(roots.run(run), changes)
 
     @reading
     def compare(
         a: Annotated[list[RunName], Field(description="Captures before the change.", min_length=1)],
         b: Annotated[list[RunName], Field(description="Captures after it.", min_length=1)],
-    ) -> Compared:
+    ) -> CompareAnswer:
         """Whether steps of B take longer than those of A, beyond chance, and what that is due to."""
         from ..comparison.analysis import Comparison
 
-        return answers.compared(Comparison(tuple(map(roots.run, a)), tuple(map(roots.run, b))))
+        return answers.answer_compare(Comparison(tuple(map(roots.run, a)), tuple(map(roots.run, b))))
 
     @reading
     def hang(
         dumps: Annotated[
             list[str], Field(description="Dumps of the flight recorder, or folders of them.", min_length=1)
         ],
-    ) -> Hung:
+    ) -> HangAnswer:
         """Which rank a hung job waits for, since which collective, and where its code stood."""
         from ..hang.analysis import find_hang
 
-        return answers.hung(find_hang(list(map(roots.path, dumps)), keep_going=True))
+        return answers.answer_hang(find_hang(list(map(roots.path, dumps)), keep_going=True))
 
     @server.resource("commtrace://tables", mime_type="text/markdown")
     def tables() -> str:

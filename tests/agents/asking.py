@@ -13,7 +13,7 @@ import jsonschema
 from mcp import Client, StdioServerParameters
 
 from commtrace.analysis.agents.roots import Roots
-from commtrace.analysis.agents.server import server_of
+from commtrace.analysis.agents.server import mcp_server
 
 MOST_TOKENS = 4_000
 LETTERS_IN_A_TOKEN = 3
@@ -24,7 +24,7 @@ class Asked:
     """A client that counts its calls, and checks each answer against the schema of the tool and the most it may be."""
 
     def __init__(self, *folders: Path, over_wire: bool = False) -> None:
-        self.server = None if over_wire else server_of(Roots(folders))
+        self.server = None if over_wire else mcp_server(Roots(folders))
         self.folders, self.calls = folders, 0
 
     def _connected(self) -> Client:

@@ -13,7 +13,7 @@ import pytest
 from asking import MOST_TOKENS, Asked
 from builders import MS, Collective, traces_of
 
-from commtrace.analysis.agents.answers import MOST_ROWS
+from commtrace.analysis.agents.answers import MOST_ANSWER_ROWS
 from commtrace.analysis.catalog import CATALOG
 from commtrace.cli import main
 from commtrace.registry import COMMANDS
@@ -43,7 +43,7 @@ def test_over_standard_input_and_output() -> None:
 def test_pages_of_a_table_are_the_whole_of_it() -> None:
     asked, rows, start = Asked(BUNDLED), [], 0
     while start is not None:
-        page = asked.one("table", run="resnet18-ddp-w2", name="kernels", start=start, top=MOST_ROWS)
+        page = asked.one("table", run="resnet18-ddp-w2", name="kernels", start=start, top=MOST_ANSWER_ROWS)
         rows += page["rows"]
         start = page["next"]
     assert [row["row"] for row in rows] == list(range(page["total"]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
+from pkgutil import get_data
 from typing import Annotated
 
 import typer
@@ -210,5 +210,7 @@ def skill_command(out: NewFolder) -> None:
     check_new_folder(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     name = "SKILL.md"
-    write_folder({name: files("commtrace.analysis.agents").joinpath("assets", name).read_bytes()}, out)
+    content = get_data("commtrace.analysis.agents", f"assets/{name}")
+    assert content is not None
+    write_folder({name: content}, out)
     write_out(f"{out / name}\n", None)

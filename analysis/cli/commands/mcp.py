@@ -36,7 +36,7 @@ def mcp_command(folders: Folders) -> None:
     from ...agents.roots import Roots
 
     try:
-        from ...agents.server import server_of
+        from ...agents.server import mcp_server
     except ModuleNotFoundError as err:
         raise MissingLibrary(not_installed((err.name or "mcp").partition(".")[0], "an MCP server", "agents")) from err
-    server_of(Roots(folders)).run()
+    mcp_server(Roots(folders)).run()
