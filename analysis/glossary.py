@@ -141,10 +141,10 @@ GLOSSARY: dict[str, Term] = {
         "hangs.md#when-a-collective-hangs",
     ),
     "hidden": Term(
-        "Communication behind which the device computes at the same time: it costs nothing, unless it slows the "
-        "compute. Also called overlap.",
-        "breakdown.md#window-and-breakdown",
-        ("overlap", "overlap_ns", "hidden communication"),
+        "Communication behind which the device computes at the same time: it costs what it slows compute by, which "
+        "hidden_net_ns leaves out. Also called overlap.",
+        "contention.md#what-is-hidden-net-of-its-cost",
+        ("overlap", "overlap_ns", "hidden communication", "hidden_net_ns"),
     ),
     "host-bound": Term(
         "A verdict: devices are idle because CPUs do something else than launching for 1 ms or more at a time, in "

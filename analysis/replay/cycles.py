@@ -14,6 +14,7 @@ from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.events import STREAM_WAITS
 from ..metrics.clocks.table import aligned
+from ..metrics.compute.contention import Slowdown
 from ..metrics.device.idle import HostTables
 from ..metrics.periods import Period
 from .cpu_programs import cpu_program, with_ends_of_messages
@@ -39,7 +40,7 @@ class Played:
     hosts: HostTables
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
-    slowdown: Callable[[], Mapping[int, float]] = dict
+    slowdown: Callable[[], Mapping[int, Slowdown]] = dict
     """How many times as long compute takes beside communication, by rank as far as it is known."""
     period: Period | None = None
     """After how many steps these repeat, if they do."""

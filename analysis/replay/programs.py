@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
+from ..metrics.compute.contention import Slowdown
 from ..metrics.periods import Period
 from .host_time import HostTime
 from .windows import StepWindows
@@ -101,7 +102,7 @@ class RankProgram:
     event_waits: EventWaits | None = None
     host: HostTime | None = None
     is_sending: bool = False
-    slowdown: Callable[[], Mapping[int, float]] = dict
+    slowdown: Callable[[], Mapping[int, Slowdown]] = dict
     recent: Recent = field(default_factory=Recent, repr=False, compare=False)
 
     def calls_named(self, is_so: Callable[[str], bool]) -> Flags:

@@ -258,7 +258,11 @@ class Replay:
         chance = 0.0 if scenario.limit else max(standard_error(self._by_period(each), by_period) for each in by_way)
         ns = scenario.most_likely(gains)
         unsure = UNSURE * abs(ns) if scenario.leaves_out else 0.0
-        ways = [ns] if scenario.tightest else gains
+        ends = [
+            scenario.most_likely([float(self.less(scenario, change, waiting=False).mean()) for change in changes])
+            for changes in scenario.ends
+        ]
+        ways = [*ends, *([ns] if scenario.tightest else gains)]
         slack = self.error_frac * self.step_ns + 2 * chance
         low, high = min(*ways, ns - unsure) - slack, max(*ways, ns + unsure) + slack
         if self.is_unsplit and not as_transfers:

@@ -138,7 +138,7 @@ def first_view(analysis: Analysis) -> FirstView:
         idle=[
             replace(_entry(part, screen), name=part.name) for part in screen.idle if not screen.unit.is_zero(part.ns)
         ],
-        basis=_basis(analysis) if has_step else "",
+        basis=_basis(analysis, screen) if has_step else "",
         cards=[_card(remedy, screen, whole, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
         nothing_to_gain=screen.nothing_to_gain,
         rank_bars=_rank_bars(analysis, screen, shown, culprits) if has_step and len(analysis.breakdown) > 1 else [],
@@ -149,11 +149,12 @@ def first_view(analysis: Analysis) -> FirstView:
     )
 
 
-def _basis(analysis: Analysis) -> str:
+def _basis(analysis: Analysis, screen: FirstScreen) -> str:
     typical, devices = analysis.typical_step, len(analysis.breakdown)
     means = [counted(n, what) for n, what in ((devices, "device"), (len(typical.steps), "step")) if n > 1]
     of = f"Mean of {' and '.join(means)}. " if means else ""
-    return " ".join([f"{of}Every nanosecond is in one part.", *not_counted(analysis.steps, _MOST_LEFT_OUT)])
+    hiding = [screen.hiding.replace("`", "")] if screen.hiding else []
+    return " ".join([f"{of}Every nanosecond is in one part.", *hiding, *not_counted(analysis.steps, _MOST_LEFT_OUT)])
 
 
 def _segments(parts: Sequence[StepShare], screen: FirstScreen, whole: float = 0.0) -> list[Segment]:

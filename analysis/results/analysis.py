@@ -19,6 +19,7 @@ from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.schema import records
 from ..errors import AnalysisError, UnknownTable
+from ..metrics.compute.contention import Hiding
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.damaged import resting_on
 from ..metrics.device.link_bytes import link_counters
@@ -33,6 +34,7 @@ from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import seen_devices
 from ..tables.calls import found_calls
 from ..tables.collectives import matches
+from ..tables.contention import hiding
 from ..tables.experts import expert_passes
 from ..tables.idle import causes_of_idle
 from ..tables.participation import members
@@ -242,6 +244,11 @@ class Analysis(TableAttributes):
     def counted_steps(self) -> tuple[int, ...]:
         """The steps over which tables are sums; none if these are of all that was recorded."""
         return self.of(counted_steps)
+
+    @property
+    def hiding(self) -> Hiding | None:
+        """What communication a typical step hides, and what that gains, net of slower compute; None if not known."""
+        return self.of(hiding)
 
     @property
     def idle_causes(self) -> dict[str, float] | None:

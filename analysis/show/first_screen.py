@@ -15,6 +15,7 @@ from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
 from ..core.given_peaks import BY_MEASUREMENT, BY_USER
 from ..core.schema import Row, records
+from ..metrics.compute.contention import Hiding
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
 from ..render.units import TimeUnit, bytes_text
@@ -160,6 +161,7 @@ class FirstScreen:
     is_priced: bool
     rates: tuple[Rate, ...]
     mfu: Mfu | None
+    hiding: str
 
     @property
     def nothing_to_gain(self) -> str:
@@ -196,6 +198,9 @@ def first_screen(analysis: Analysis) -> FirstScreen:
         is_priced=analysis.prices is not None,
         rates=rates,
         mfu=mfu,
+        hiding=hiding_in_words(analysis.part.hiding, analysis.typical_step.parts["window_ns"], unit)
+        if has_step
+        else "",
     )
 
 
@@ -293,6 +298,20 @@ def _mfu(analysis: Analysis) -> Mfu | None:
         return None
     peak = next((name for name in (BY_USER, BY_MEASUREMENT) if rows["peak_from"].str.contains(name).any()), "dense")
     return Mfu(frac, most, f"{peak} peak")
+
+
+def hiding_in_words(hiding: Hiding | None, step_ns: float, unit: TimeUnit) -> str:
+    """`Hiding 1.5 ms of communication slows compute by 0.4 ms: it gains 1.1 ms.`
+
+    Empty where that is not known, or too little to speak of.
+    """
+    if hiding is None or hiding.hidden_ns < _SHOWN_FROM * step_ns:
+        return ""
+    cost_ns = hiding.hidden_ns - hiding.net_ns
+    if cost_ns < _SHOWN_FROM * hiding.hidden_ns:
+        return ""
+    hidden, cost, net = map(unit.text, (hiding.hidden_ns, cost_ns, hiding.net_ns))
+    return f"Hiding {hidden} of communication slows compute by {cost} (`table contention`): it gains {net}."
 
 
 def _remedies(analysis: Analysis) -> Iterator[Remedy]:

@@ -228,6 +228,8 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
         return
     if first.mfu is not None:
         yield from (f"  {line}" for line in wrapped(first.mfu.said, width - 2))
+    if first.hiding:
+        yield from (f"  {line}" for line in wrapped(first.hiding, width - 2))
     steps = analysis.table("steps")
     for said in not_counted(steps, _MOST_LEFT_OUT):
         yield from (f"  {line}" for line in wrapped(said, width - 2))

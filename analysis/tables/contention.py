@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, each_rank, value
+from ..core.declaring import Later, TableEntry, Topic, each_rank, value
 from ..core.schema import Schema
 from ..core.tables.columns import COLLECTIVE, PARTIAL, RANK
 from ..metrics.over_steps import in_steps
@@ -13,7 +13,7 @@ from ..metrics.over_steps import in_steps
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.compute.contention import Pair
+    from ..metrics.compute.contention import Hiding, Pair, Slowdown
 
 _CATEGORY = ("string", "what people sort by: GEMM, convolution, attention forward, elementwise, ...")
 _BESIDE = {
@@ -69,6 +69,22 @@ def contention_pairs(times_of_kernels: pd.DataFrame) -> list[Pair]:
     from ..metrics.compute.contention import beside_and_alone
 
     return beside_and_alone(times_of_kernels)
+
+
+@value
+def slowdowns(details: bool, contention_pairs: Later[list[Pair]]) -> dict[int, Slowdown]:
+    """What hiding communication costs each rank; without operators, nobody knows."""
+    from ..metrics.compute.contention import slowdown_of_ranks
+
+    return slowdown_of_ranks(contention_pairs()) if details else {}
+
+
+@value
+def hiding(breakdown_of_typical_step: pd.DataFrame, slowdowns: dict[int, Slowdown]) -> Hiding | None:
+    """What communication a typical step hides, and what that gains; None where contention is not known."""
+    from ..metrics.compute.contention import hiding_of
+
+    return hiding_of(breakdown_of_typical_step, slowdowns)
 
 
 @TableEntry(

@@ -6,7 +6,7 @@ tables say which of the two, and how much of it was hidden by computing. Definit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.declaring import TableEntry, Topic, at_rank, each_rank, value
@@ -20,6 +20,7 @@ from ..metrics.over_steps import in_steps
 from .values import WITH_DETAILS
 
 if TYPE_CHECKING:
+    from ..metrics.compute.contention import Slowdown
     from ..metrics.device.graphs import Captured
     from ..run.run import Run
 
@@ -34,6 +35,10 @@ _SHARES = {
     "wait_ns": ("Int64", "waiting for other ranks in the calls that could be split; NA if none could"),
     "transfer_ns": ("Int64", "the rest of those calls"),
     "hidden_ns": ("Int64", "communication while the device computed; NA for compute, and where a file is damaged"),
+    "hidden_net_ns": (
+        "Int64",
+        "hidden_ns less what compute took longer for it, by the rank's slowdown; NA where contention is not known",
+    ),
     "wait_share_frac": ("Float64", "the part of share_frac that is waiting"),
     "transfer_share_frac": ("Float64", "the part of share_frac that is transfer"),
     "hidden_share_frac": ("Float64", "the part of share_frac that is hidden"),
@@ -68,7 +73,8 @@ ANNOTATION_TIMES_DEVICES = Schema(
 })  # fmt: skip
 
 _DEVICE_TIME = (
-    "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
+    "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "hidden_net_ns", "calls",
+    "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
@@ -97,9 +103,9 @@ def sums_of_kernels(
 
 
 @value
-def kernel_sums(run: Run, sums_of_kernels: pd.DataFrame) -> pd.DataFrame:
+def kernel_sums(run: Run, sums_of_kernels: pd.DataFrame, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
     """One row per rank, device and kernel, with what the tables below are made of."""
-    return _without_unknown(sums_of_kernels, run)
+    return _without_unknown(sums_of_kernels, run, slowdowns)
 
 
 @value
@@ -117,9 +123,9 @@ def sums_of_operators(
 
 
 @value
-def operator_sums(run: Run, sums_of_operators: pd.DataFrame) -> pd.DataFrame:
+def operator_sums(run: Run, sums_of_operators: pd.DataFrame, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
     """One row per rank, device, operator and kernel that it launched."""
-    return _without_unknown(sums_of_operators, run)
+    return _without_unknown(sums_of_operators, run, slowdowns)
 
 
 @value
@@ -137,9 +143,9 @@ def sums_of_annotations(
 
 
 @value
-def annotation_sums(run: Run, sums_of_annotations: pd.DataFrame) -> pd.DataFrame:
+def annotation_sums(run: Run, sums_of_annotations: pd.DataFrame, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
     """One row per rank, device, annotation and kernel launched in it."""
-    return _without_unknown(sums_of_annotations, run)
+    return _without_unknown(sums_of_annotations, run, slowdowns)
 
 
 @value
@@ -198,6 +204,7 @@ def annotated_in(
     after="predictions",
     shown=(*_DEVICE_TIME, "name", "partial"),
     narrow=("name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
 )  # fmt: skip
 def kernels(kernel_sums: pd.DataFrame) -> pd.DataFrame:
@@ -213,6 +220,7 @@ def kernels(kernel_sums: pd.DataFrame) -> pd.DataFrame:
     command="table kernels --rank all",
     shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
     narrow=("rank", "device", "name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
 )  # fmt: skip
 def kernels_devices(kernel_sums: pd.DataFrame) -> pd.DataFrame:
@@ -228,6 +236,7 @@ def kernels_devices(kernel_sums: pd.DataFrame) -> pd.DataFrame:
     command="table kernels --by operator",
     shown=(*_DEVICE_TIME, "operator", "partial"),
     narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
@@ -244,6 +253,7 @@ def operators(operator_sums: pd.DataFrame) -> pd.DataFrame:
     command="table kernels --by operator --rank all",
     shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
     narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
@@ -260,6 +270,7 @@ def operators_devices(operator_sums: pd.DataFrame) -> pd.DataFrame:
     command="table kernels --by annotation",
     shown=(*_DEVICE_TIME, "annotation", "partial"),
     narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
@@ -276,6 +287,7 @@ def annotation_times(annotation_sums: pd.DataFrame) -> pd.DataFrame:
     command="table kernels --by annotation --rank all",
     shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
     narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+    optional=("hidden_net_ns",),
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
@@ -313,10 +325,12 @@ def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
     return result
 
 
-def _without_unknown(sums: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """The sums: in damaged files, or without starts, nobody knows what computing hid."""
+def _without_unknown(sums: pd.DataFrame, run: Run, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
+    """The sums with `hidden_net_ns`: in damaged files, or without starts, nobody knows what computing hid."""
+    from ..metrics.compute.contention import with_net
+
     unknown = sums["rank"].isin(run.partial_ranks) | (not run.has_starts)
-    return sums.assign(hidden_calls=sums["hidden_calls"].mask(unknown, 0))
+    return with_net(sums.assign(hidden_calls=sums["hidden_calls"].mask(unknown, 0)), slowdowns)
 
 
 def _sums_by_launch(time: pd.DataFrame, by: str, around: pd.Series[str]) -> pd.DataFrame:
@@ -364,13 +378,16 @@ def _sums(time: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 def _shares(sums: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """Sums by name, and their share of all activities on the same `over`."""
-    by_name = sums.groupby([*over, *names], dropna=False, sort=False)
+    unpriced = sums["hidden_ns"].notna() & sums["hidden_net_ns"].isna()
+    by_name = sums.assign(unpriced=unpriced).groupby([*over, *names], dropna=False, sort=False)
     result = by_name[["calls", "total_ns", "comm_calls", "hidden_calls"]].sum()
     weights = [name for column in _WEIGHTED for name in (column, f"{column}_of_ns")]
-    result = result.join(by_name[[*_PARTS, *weights]].sum(min_count=1))
+    result = result.join(by_name[[*_PARTS, "hidden_net_ns", *weights]].sum(min_count=1))
+    is_whole = result["hidden_calls"] == result["comm_calls"]
     result = result.assign(
         # What is hidden of some calls only would be taken for all of it.
-        hidden_ns=result["hidden_ns"].where(result["hidden_calls"] == result["comm_calls"]),
+        hidden_ns=result["hidden_ns"].where(is_whole),
+        hidden_net_ns=result["hidden_net_ns"].where(is_whole & ~by_name["unpriced"].any()).round().astype("Int64"),
         ranks=by_name["rank"].nunique(),
         mean_us=result["total_ns"] / result["calls"] / 1e3,
         min_us=by_name["min_ns"].min() / 1e3,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..core.declaring import TableEntry, Topic, each_rank, value
@@ -14,6 +14,7 @@ from .values import WITH_DETAILS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..metrics.compute.contention import Slowdown
     from ..metrics.device.graphs import Captured
     from ..metrics.device.idle import HostTables
     from ..metrics.regions.times import RegionTimes
@@ -45,6 +46,10 @@ def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
         "exposed_memory_ns": ("int64", "likewise only copies and fills"),
         "idle_ns": ("int64", "nothing ran, and what ended that was launched in it"),
         "hidden_ns": ("int64", "communication launched in it, while the device computed; not part of self_ns"),
+        "hidden_net_ns": (
+            "Int64",
+            "hidden_ns less what compute took longer for it, by the rank's slowdown; NA where contention is not known",
+        ),
         "total_ns": ("int64", "self_ns with that of the regions inside, of the same phase"),
         "cpu_self_ns": ("Int64", "CPU time in it, without regions inside; NA outside of all"),
         "cpu_ns": ("Int64", "CPU time in it, with regions inside, of the same phase"),
@@ -102,11 +107,11 @@ REGIONS_STEPS = Schema("regions_steps", "rank, device, step, region and phase", 
 
 _SHOWN = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
-    "exposed_memory_ns", "idle_ns", "hidden_ns", "total_ns", "cpu_self_ns", "cpu_ns", "kernels",
+    "exposed_memory_ns", "idle_ns", "hidden_ns", "hidden_net_ns", "total_ns", "cpu_self_ns", "cpu_ns", "kernels",
 )  # fmt: skip
 _NARROW = (
     "share_frac", "self_ns", "compute_ns", "idle_ns", "exposed_wait_ns", "exposed_transfer_ns", "total_ns", "cpu_ns",
-    "hidden_ns", "exposed_memory_ns", "exposed_unsplit_ns", "calls", "kernels", "cpu_self_ns",
+    "hidden_ns", "hidden_net_ns", "exposed_memory_ns", "exposed_unsplit_ns", "calls", "kernels", "cpu_self_ns",
 )  # fmt: skip
 _SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
 _SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region_over_frac")
@@ -177,11 +182,13 @@ def excess_of_classes(times_of_regions: RegionTimes, typical_step: TypicalStep) 
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def regions(times_of_regions: RegionTimes, typical_step: TypicalStep) -> pd.DataFrame:
+def regions(
+    times_of_regions: RegionTimes, typical_step: TypicalStep, slowdowns: Mapping[int, Slowdown]
+) -> pd.DataFrame:
     """One row per region and phase, the costliest first: means over ranks and steps. Needs `details`."""
     from ..metrics.regions.table import mean_regions
 
-    return _table(REGIONS, times_of_regions, lambda: mean_regions(times_of_regions, typical_step.steps))
+    return _table(REGIONS, times_of_regions, slowdowns, lambda times: mean_regions(times, typical_step.steps))
 
 
 @TableEntry(
@@ -201,11 +208,13 @@ def regions(times_of_regions: RegionTimes, typical_step: TypicalStep) -> pd.Data
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def region_classes(times_of_regions: RegionTimes, typical_step: TypicalStep) -> pd.DataFrame:
+def region_classes(
+    times_of_regions: RegionTimes, typical_step: TypicalStep, slowdowns: Mapping[int, Slowdown]
+) -> pd.DataFrame:
     """One row per class of regions and phase, the costliest first: repeated layers as one. Needs `details`."""
     from ..metrics.regions.table import mean_classes
 
-    return _table(REGION_CLASSES, times_of_regions, lambda: mean_classes(times_of_regions, typical_step.steps))
+    return _table(REGION_CLASSES, times_of_regions, slowdowns, lambda times: mean_classes(times, typical_step.steps))
 
 
 @TableEntry(
@@ -222,11 +231,15 @@ def region_classes(times_of_regions: RegionTimes, typical_step: TypicalStep) -> 
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def regions_ranks(times_of_regions: RegionTimes, typical_step: TypicalStep) -> pd.DataFrame:
+def regions_ranks(
+    times_of_regions: RegionTimes, typical_step: TypicalStep, slowdowns: Mapping[int, Slowdown]
+) -> pd.DataFrame:
     """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
     from ..metrics.regions.table import mean_regions_of_ranks
 
-    return _table(REGIONS_RANKS, times_of_regions, lambda: mean_regions_of_ranks(times_of_regions, typical_step.steps))
+    return _table(
+        REGIONS_RANKS, times_of_regions, slowdowns, lambda times: mean_regions_of_ranks(times, typical_step.steps)
+    )
 
 
 @TableEntry(
@@ -242,15 +255,20 @@ def regions_ranks(times_of_regions: RegionTimes, typical_step: TypicalStep) -> p
     none_measured=NO_REGIONS,
     by_launch=True,
 )  # fmt: skip
-def regions_steps(times_of_regions: RegionTimes) -> pd.DataFrame:
+def regions_steps(times_of_regions: RegionTimes, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
     """One row per rank, device, step, region and phase; those of a step add up to it. Needs `details`."""
     from ..metrics.regions.table import regions_by_step
 
-    return _table(REGIONS_STEPS, times_of_regions, lambda: regions_by_step(times_of_regions))
+    return _table(REGIONS_STEPS, times_of_regions, slowdowns, regions_by_step)
 
 
-def _table(schema: Schema, times: RegionTimes, rows: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def _table(
+    schema: Schema,
+    times: RegionTimes,
+    slowdowns: Mapping[int, Slowdown],
+    rows: Callable[[RegionTimes], pd.DataFrame],
+) -> pd.DataFrame:
     """The columns of the table in these rows; none where there is no region, but only time outside of all."""
     if not times.has_regions:
         return schema.empty()
-    return schema.conform(rows()[[column for column in schema.columns if column != "partial"]])
+    return schema.conform(rows(times.priced(slowdowns))[[column for column in schema.columns if column != "partial"]])

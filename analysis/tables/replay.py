@@ -15,7 +15,7 @@ from ..errors import NothingMeasured
 from .values import NO_TIMES, WITH_DETAILS
 
 if TYPE_CHECKING:
-    from ..metrics.compute.contention import Pair
+    from ..metrics.compute.contention import Slowdown
     from ..metrics.device.idle import HostTables
     from ..metrics.typical_step import TypicalStep
     from ..replay.cycles import Played
@@ -61,11 +61,10 @@ def played_tables(
     collectives: pd.DataFrame,
     clocks: pd.DataFrame,
     host_tables: HostTables,
-    contention_pairs: Later[list[Pair]],
+    slowdowns: Later[dict[int, Slowdown]],
     typical_step: TypicalStep,
 ) -> Played:
     """What a replay needs. Raises NothingMeasured."""
-    from ..metrics.compute.contention import slowdown_of_ranks
     from ..replay.cycles import Played
 
     if not run.has_starts:
@@ -82,7 +81,7 @@ def played_tables(
         hosts=host_tables,
         stream_waits=run.stream_waits,
         annotations=run.annotations,
-        slowdown=cache(lambda: slowdown_of_ranks(contention_pairs())),
+        slowdown=cache(slowdowns),
         period=typical_step.period,
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..ceilings.files import Ceiling
     from ..metrics.causes.cpu_work import Counted
+    from ..metrics.compute.contention import Slowdown
     from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.device.longer import Longer
     from ..metrics.pipelines.table import UsualBubble
@@ -159,6 +160,7 @@ def verdicts(
     prices: Prices | None,
     ceiling: Ceiling | None,
     bandwidth_ceiling: Later[pd.DataFrame],
+    slowdowns: Later[dict[int, Slowdown]],
 ) -> pd.DataFrame:
     """What limits the run, then every process group, collective and size, in one sentence each."""
     from ..ceilings.headroom import with_ceiling
@@ -197,6 +199,7 @@ def verdicts(
         holders=places.holders,
         longer=longer_steps,
         threads=in_idle(breakdown_of_typical_step, counted_threads) if counted_threads else None,
+        slowdowns=slowdowns,
     )
     found = with_roles(VERDICTS.frame(verdict_rows(measured)), groups)
     return found if ceiling is None else with_ceiling(verdicts=found, compared=bandwidth_ceiling())

@@ -11,7 +11,7 @@ make that of a sum or ratio, Zou and Donner 2008, Construction of confidence lim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -34,6 +34,8 @@ _BESIDE = 0.9
 _SPREAD = 0.5
 """(P90 - P10) / median of the times without communication, beyond which these are not of the same work."""
 _LEAST_CALLS = 3
+_LEAST_PAIRED = 0.1
+"""Of the time of kernels beside communication: what is known of less says little of what hiding costs a rank."""
 _MOST_TIMES = 64
 """So many times of a kernel stand for all of them, evenly spaced in their order, so that they are few to send."""
 _WHOLE_US = 1000
@@ -355,10 +357,60 @@ def _note(unpaired: list[Pair]) -> str | None:
     return max(lost, key=lambda reason: (lost[reason], reason), default=None)
 
 
-def slowdown_of_ranks(pairs: Iterable[Pair]) -> dict[int, float]:
-    """How many times as long compute of each rank takes beside communication, as far as that is known."""
-    known = [pair for pair in pairs if pair.reason is None]
-    return {
-        rank: max(_slowdown([pair for pair in known if pair.rank == rank])[1], 1.0)
-        for rank in sorted({pair.rank for pair in known})
-    }
+class Slowdown(NamedTuple):
+    """How many times as long compute of a rank takes beside communication, between the ends of its interval.
+
+    Each is 1 or more: what communication hides for free is hidden for free, and no more.
+    """
+
+    low: float
+    usual: float
+    high: float
+
+
+def slowdown_of_ranks(pairs: Iterable[Pair]) -> dict[int, Slowdown]:
+    """What each rank pays for hiding communication, over all of its kernels, where enough of these are known."""
+    of_rank: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        of_rank.setdefault(pair.rank, []).append(pair)
+    found = {}
+    for rank, own in sorted(of_rank.items()):
+        known = [pair for pair in own if pair.reason is None]
+        beside_ns, known_ns = (sum(pair.beside_ns for pair in some) for some in (own, known))
+        if known and known_ns >= _LEAST_PAIRED * beside_ns:
+            found[rank] = Slowdown(*(max(value, 1.0) for value in _slowdown(known)))
+    return found
+
+
+def usual_slowdown(slowdowns: Mapping[int, Slowdown], ranks: Collection[int]) -> float | None:
+    """Mean over these ranks; None where that of any of them is not known."""
+    if not ranks or not slowdowns.keys() >= set(ranks):
+        return None
+    return sum(slowdowns[rank].usual for rank in ranks) / len(ranks)
+
+
+class Hiding(NamedTuple):
+    """Communication that is hidden in a step, mean over devices; and what of it is gained, net of slower compute."""
+
+    hidden_ns: float
+    net_ns: float
+
+
+def hiding_of(breakdown: pd.DataFrame, slowdowns: Mapping[int, Slowdown]) -> Hiding | None:
+    """That of rows by step of `breakdown_steps`; None where a rank hides some, and what that costs it is not known."""
+    net = with_net(breakdown.assign(hidden_ns=breakdown["overlap_ns"]), slowdowns)
+    if not len(net) or net["hidden_net_ns"].isna().any():
+        return None
+    of_step = net.groupby("step")[["hidden_ns", "hidden_net_ns"]].mean().mean()
+    return Hiding(*of_step.tolist())
+
+
+def with_net(sums: pd.DataFrame, slowdowns: Mapping[int, Slowdown]) -> pd.DataFrame:
+    """Add `hidden_net_ns` to sums of a rank: `hidden_ns` less what compute took longer for it; NA if that is unknown.
+
+    In a hidden ms, compute that takes `s` times as long does what takes 1/s ms alone.
+    """
+    usual = sums["rank"].map({rank: each.usual for rank, each in slowdowns.items()}).astype("Float64")
+    hidden = sums["hidden_ns"].astype("Float64")
+    # Where nothing is hidden, nothing was slowed down.
+    return sums.assign(hidden_net_ns=(hidden / usual).mask((hidden == 0).fillna(False), 0.0))

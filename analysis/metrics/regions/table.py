@@ -12,7 +12,7 @@ from ...core.steps import NO_STEP
 from ..clocks.frame import Ints
 from .device_parts import SELF_PARTS
 from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths, without_numbers
-from .times import KEYS, SUMS, RegionTimes
+from .times import KEYS, NET, SUMS, RegionTimes
 
 _OWN = ("compute_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns")
 """What a rank takes itself; it waits for others."""
@@ -141,7 +141,7 @@ def _means(rows: pd.DataFrame, windows: pd.DataFrame, paths: RegionPaths, keys: 
     else:
         unsplit = bool(windows["is_unsplit"].all())
         table = table.assign(count=len(windows), window_ns=windows["window_ns"].mean(), is_unsplit=unsplit)
-    whole = [*_SELF, "hidden_ns", "self_ns", "total_ns", "cpu_self_ns", "cpu_ns"]
+    whole = [*_SELF, "hidden_ns", *NET, "self_ns", "total_ns", "cpu_self_ns", "cpu_ns"]
     means: dict[str, Any] = {name: (table[name] / table["count"]).round() for name in whole}
     share = table["self_ns"] / table["count"] / table["window_ns"].where(table["window_ns"] > 0)
     table = table.assign(
@@ -210,6 +210,7 @@ def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str]) -> pd.Dat
         region=[texts[number] for number in path.tolist()],
         phase=_phases(rows),
         calls=rows["calls"].where(rows["calls"] > 0),
+        hidden_net_ns=rows["hidden_net_ns"].round().astype("Int64").mask(rows["unpriced_ns"] > 0),
     )
     order = [*keys, "self_ns", "total_ns", "cpu_ns", "region", "phase"]
     up = [*(True for _ in keys), False, False, False, True, True]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +15,16 @@ from ...core.schema import bare, grouped
 from ...core.steps import Window, steps_at, windows_of
 from ...core.tables.events import ACTIVITIES
 from ..clocks.frame import Ints
+from ..compute.contention import Slowdown, with_net
 from ..device.graphs import Captured
 from ..device.idle import Host, HostTables
 from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, idle_time, time_by_owner
 from .nesting import DIRECT, NO_REGION, NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
 
 KEYS = ("rank", "device", "step")
-SUMS = ("calls", "cpu_self_ns", "kernels", *(f"{part}_ns" for part in (*SELF_PARTS, BESIDE)))
+NET = ("hidden_net_ns", "unpriced_ns")
+"""What is hidden less what that cost, and what is hidden where the cost is not known: 0 before it is `priced`."""
+SUMS = ("calls", "cpu_self_ns", "kernels", *(f"{part}_ns" for part in (*SELF_PARTS, BESIDE)), *NET)
 """Columns of `RegionTimes.rows` that add up."""
 _PHASES = len(PHASES)
 _NOBODY = NOT_LAUNCHED * _PHASES + DIRECT
@@ -54,6 +57,12 @@ class RegionTimes:
         rows = [part.rows.assign(path=paths.add(part.paths)[part.rows["path"].to_numpy()]) for part in parts]
         windows = pd.concat([part.windows for part in parts], ignore_index=True)
         return cls(paths, _summed(pd.concat(rows, ignore_index=True)), windows)
+
+    def priced(self, slowdowns: Mapping[int, Slowdown]) -> RegionTimes:
+        """The same with what hiding gained each rank, by how much compute was slowed down."""
+        net = with_net(self.rows, slowdowns)["hidden_net_ns"]
+        unpriced = self.rows["hidden_ns"].where(net.isna(), 0)
+        return replace(self, rows=self.rows.assign(hidden_net_ns=net.fillna(0).astype("float64"), unpriced_ns=unpriced))
 
     def cut(self, depth: int | None) -> RegionTimes:
         """The same with paths of at most `depth` names: what is deeper counts for the region around it."""

@@ -11,6 +11,7 @@ from ....common.nccl_tests import SYNCHRONISING, bus_factor
 from ...core.schema import Row, records
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
+from ..compute.contention import Slowdown, usual_slowdown
 from ..device.largest_gaps import HeldBy, LargestGaps
 from ..device.longer import Longer
 from ..prices import Prices
@@ -42,7 +43,8 @@ class Measured(NamedTuple):
     those of a process, None if they are not unequal. `ranges` is the idle time in NVTX ranges where programs are
     known to be in other languages than Python, by name in ns, else None; `holders` are what CPUs were in for most of
     a part of idle time; `longer` gives what says why steps are longer, None where that is not known;
-    `threads` is what threads did in idle time on CPUs, None if that is not known.
+    `threads` is what threads did in idle time on CPUs, None if that is not known. `slowdowns` gives how many times as
+    long compute of each rank takes beside communication, as far as that was measured.
     """
 
     collectives: pd.DataFrame
@@ -71,6 +73,7 @@ class Measured(NamedTuple):
     holders: Mapping[str, HeldBy]
     longer: Callable[[], Longer | None]
     threads: InPython | None
+    slowdowns: Callable[[], Mapping[int, Slowdown]]
 
     @property
     def has_starts(self) -> bool:
@@ -94,7 +97,8 @@ def verdict_rows(measured: Measured) -> list[Row]:
         latency_us = _latency_us(row, measured.fits)
         if measured.has_starts:
             row["verdict"] = _of_size(row, latency_us)
-            row["because"] = words.size_in_words(row["verdict"], row, latency_us, why)
+            slowed = _slowed(row, calls_of_size, measured)
+            row["because"] = words.size_in_words(row["verdict"], row, latency_us, why, slowed)
         else:
             row |= _NOTHING_EXPOSED
             waiting = waiting_of(calls_of_size)
@@ -148,6 +152,13 @@ def _measured(row: Row, calls: pd.DataFrame) -> Row:
         "hidden_frac": 1 - (wait + transfer) / spent if spent else None,
         "transfer_us": float(split["transfer_ns"].median()) / 1000 if len(split) else None,
     }
+
+
+def _slowed(row: Row, calls: pd.DataFrame, measured: Measured) -> float | None:
+    """How many times as long compute takes beside communication on the ranks of calls that it hides, if measured."""
+    if row["verdict"] != "hidden":
+        return None
+    return usual_slowdown(measured.slowdowns(), set(calls["rank"].tolist()))
 
 
 def _latency_us(row: Row, fits: pd.DataFrame) -> float | None:

@@ -948,13 +948,17 @@ def without_gpu(step: Step, listed_gpus: Sequence[str]) -> RunVerdict:
 # Collectives of one size, and runs of which only durations are known.
 
 
-def size_in_words(verdict: str, row: Row, latency_us: float | None, why: str) -> str:
-    """A clause on the verdict on calls of one size; `why` is the kind of reason why too few could be split, if so."""
+def size_in_words(verdict: str, row: Row, latency_us: float | None, why: str, slowed: float | None) -> str:
+    """A clause on the verdict on calls of one size; `why` is the kind of reason why too few could be split, if so.
+
+    Compute that hides communication takes `slowed` times as long, if that is known.
+    """
     if verdict == "inconclusive":
         split = f"only {row['split_calls']} of {row['calls']} calls could be split into wait and transfer"
         return f"{split}, because {_advice(why)}"
     if verdict == "hidden":
-        return f"{row['hidden_frac']:.0%} of its time lies behind compute"
+        meanwhile = "" if slowed is None else f", which takes {slowed:.2f} times as long beside communication"
+        return f"{row['hidden_frac']:.0%} of its time lies behind compute{meanwhile}"
     if verdict == "latency-bound":
         return _latency(row, latency_us)
     if verdict == "skew-bound":

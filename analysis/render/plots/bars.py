@@ -57,7 +57,8 @@ def time_per_rank(breakdown: Any) -> Figure:
     return Figure(
         "time",
         title,
-        "Every nanosecond of the window is in one part. What is hidden costs nothing; waiting is for other ranks.",
+        "Every nanosecond of the window is in one part. Hiding communication costs what it slows compute by "
+        "(`contention`); waiting is for other ranks.",
         _stacked(title, names, values, _PARTS),
         "breakdown",
         breakdown,

@@ -22,8 +22,9 @@ class Scenario:
     the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
     can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
     `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
-    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no step longer; what goes
-    with that is not known exactly; others are `never_longer`, too. No step is shorter than `least` says, in ns by step.
+    Where each way is a bound, the `tightest` counts. `ends` are the same ways at other costs: the gain lies between
+    theirs. One that `leaves_out` something makes no step longer; what goes with that is not known exactly; others are
+    `never_longer`, too. No step is shorter than `least` says, in ns by step.
     One may be `of_ranks` that become like others.
     """
 
@@ -40,6 +41,7 @@ class Scenario:
     never_longer: bool = False
     of_ranks: bool = False
     least: Callable[[Sequence[Sequence[Playing]]], dict[int, float]] | None = None
+    ends: tuple[tuple[Change, ...], ...] = ()
 
     @property
     def likely(self) -> Scenario:
@@ -57,12 +59,15 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
     """Combine scenarios, applied one after the other."""
     assumes = "; ".join(dict.fromkeys(each.assumes for each in scenarios))
     unknown = "; ".join(dict.fromkeys(each.unknown for each in scenarios if each.unknown))
-    ways = product(*(each.changes for each in scenarios))
+    ways = _combined([each.changes for each in scenarios])
+    ends = [
+        _combined([end if one is each else one.changes for one in scenarios]) for each in scenarios for end in each.ends
+    ]
     grown = [each for each in scenarios if each.ranks_times is not None]
     return Scenario(
         name,
         assumes,
-        tuple(_one_after_the_other(changes) for changes in ways),
+        ways,
         unknown,
         prod(each.ranks_times or 1.0 for each in grown) if grown else None,
         prod(each.work_times for each in scenarios),
@@ -71,7 +76,13 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
         tightest=any(each.tightest for each in scenarios),
         leaves_out=all(each.leaves_out for each in scenarios),
         never_longer=all(each.leaves_out or each.never_longer for each in scenarios),
+        ends=tuple(ends),
     )
+
+
+def _combined(ways: Sequence[Sequence[Change]]) -> tuple[Change, ...]:
+    """Each combination of a way of each scenario."""
+    return tuple(_one_after_the_other(changes) for changes in product(*ways))
 
 
 def _likeliest(scenarios: Sequence[Scenario]) -> int | None:
