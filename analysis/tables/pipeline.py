@@ -15,6 +15,7 @@ from .values import WITH_DETAILS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..metrics.pipelines.stages import HeavyStage
     from ..metrics.pipelines.table import PipelineStep, UsualBubble
     from ..run.run import Run
 
@@ -111,22 +112,38 @@ def pipelines(
 
 
 @value
-def bubble_of_schedule(
+def some_pipelines(
     run: Run,
     pipeline_pieces: pd.DataFrame,
     counted_steps: Collection[int],
     calls: pd.DataFrame,
     collectives: pd.DataFrame,
     matches: pd.DataFrame,
-) -> UsualBubble | None:
-    """What the schedule of a pipeline leaves its ranks without work, by some steps and replicas; None without one."""
-    from ..metrics.pipelines.table import pipeline_steps, usual_bubble
+) -> list[PipelineStep]:
+    """Some steps and replicas of pipelines, which stand for all; none where operators were not read."""
+    from ..metrics.pipelines.table import pipeline_steps
 
     if not (run.details and len(pipeline_pieces)):
-        return None
+        return []
     steps = sorted(counted_steps)[:_MOST_STEPS] or None
     some = pipeline_steps(pipeline_pieces, calls, collectives, matches, steps=steps, most_pipelines=_MOST_PIPELINES)
-    return usual_bubble(some)
+    return list(some)
+
+
+@value
+def bubble_of_schedule(some_pipelines: list[PipelineStep]) -> UsualBubble | None:
+    """What the schedule of a pipeline leaves its ranks without work; None without one."""
+    from ..metrics.pipelines.table import usual_bubble
+
+    return usual_bubble(some_pipelines)
+
+
+@value
+def heavier_stages(some_pipelines: list[PipelineStep]) -> dict[int, HeavyStage]:
+    """The ranks that have a stage which takes longer than the others."""
+    from ..metrics.pipelines.stages import heavy_stages
+
+    return heavy_stages(some_pipelines)
 
 
 @TableEntry(

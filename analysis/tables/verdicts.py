@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..metrics.compute.contention import Slowdown
     from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.device.longer import Longer
+    from ..metrics.pipelines.stages import HeavyStage
     from ..metrics.pipelines.table import UsualBubble
     from ..metrics.prices import Prices
     from ..metrics.typical_step import TypicalStep
@@ -80,6 +81,7 @@ def culprits_over(
     late_work: pd.DataFrame,
     slower_devices: Later[dict[int, Slow]],
     bubble_of_schedule: UsualBubble | None,
+    heavier_stages: dict[int, HeavyStage],
 ) -> Callable[[Waiting, int | None], Culprits]:
     """Who is late and why, by who waited for whom, over so many steps."""
     from ..metrics.verdicts.culprits import Culprits
@@ -95,6 +97,7 @@ def culprits_over(
             late_work=late_work if waiting.steps is None else late_work[late_work["step"].isin(waiting.steps)],
             slow=slower_devices,
             bubble=bubble_of_schedule,
+            stages=heavier_stages,
             groups=of_collectives,
             steps=over,
             on_cpu=run.is_of_cpus,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,57 @@ _COLUMNS = {
     INPUT_BACKWARD: "backward_ns",
     WEIGHT_BACKWARD: "weight_ns",
 }
+
+
+_HEAVY = 1.1
+"""So many times the median of the other stages takes one that is heavier than they are."""
+
+
+class HeavyStage(NamedTuple):
+    """A stage that takes `times` as long as the others, so that its rank computes `ms_per_step` longer.
+
+    `is_alone` where the other stages of its rank are no heavier, so that it is no slow device. `given_frac` of it would
+    have to go to the others for equal shares, by which a step of this `schedule` gains `even_ms`.
+    """
+
+    stage: int
+    times: float
+    ms_per_step: float
+    is_alone: bool
+    given_frac: float
+    even_ms: float
+    schedule: str | None
+
+
+def heavy_stages(steps: Sequence[PipelineStep]) -> dict[int, HeavyStage]:
+    """The heaviest stage of each rank that has one, of these steps, as far as they are known."""
+    of_pipeline: dict[tuple[int, ...], list[PipelineStep]] = defaultdict(list)
+    for each in steps:
+        if each.account is not None:
+            of_pipeline[each.ranks].append(each)
+    found: dict[int, HeavyStage] = {}
+    for own in of_pipeline.values():
+        rows = [*rows_of_stages(own)]
+        for row in rows:
+            others = [other["work_frac"] for other in rows if other["stage"] != row["stage"]]
+            usual = float(np.median([frac or 0.0 for frac in others])) if others else 0.0
+            if not usual or row["work_frac"] < _HEAVY * usual:
+                continue
+            beside = [other for other in rows if other["rank"] == row["rank"] and other["stage"] != row["stage"]]
+            took_ns = sum(row.get(name) or 0 for name in dict.fromkeys(_COLUMNS.values()))
+            times = row["work_frac"] / usual
+            heavy = HeavyStage(
+                row["stage"],
+                times,
+                took_ns * (1 - 1 / times) * row["microbatches"] / 1e6,
+                bool(beside) and all(other["work_frac"] < _HEAVY * usual for other in beside),
+                1 - 1 / row["work_frac"],
+                row["even_gain_ns"] / 1e6,
+                row["schedule"],
+            )
+            if row["rank"] not in found or heavy.ms_per_step > found[row["rank"]].ms_per_step:
+                found[row["rank"]] = heavy
+    return found
 
 
 def rows_of_stages(steps: Sequence[PipelineStep]) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..causes.blame import as_late, shares_of_waiting, standing_out
+from ..pipelines.stages import HeavyStage
 from ..pipelines.table import UsualBubble
 from ..prices import Excess, LateRanks, PricedLinks, Prices, Since, UnevenExperts
 from .doing import (
@@ -20,7 +21,7 @@ from .doing import (
     only_step,
     region_on_device,
 )
-from .slow_devices import MoreWork, Slow
+from .slow_devices import MoreWork, Slow, stage_or_device
 
 MOST_NAMED = 3
 _MOST_OF_IT = 0.5  # of what a rank computes longer must come from its slow device, or from more work
@@ -89,7 +90,7 @@ class Culprits(NamedTuple):
     `slow` gives ranks whose device is slower than others at the same work, or has more of it. `steps` is 0 where none
     are marked. It is None if the steps are one event, such as a long step: then lateness is given in all, not per step.
     `groups` is the process group of each collective, `participation` the table, `on_cpu` says that the run has no GPU,
-    and `bubble` is that of its pipeline, if it has one.
+    and `bubble` is that of its pipeline, if it has one, with the heavy `stages` of ranks.
     """
 
     ranks: pd.DataFrame
@@ -102,6 +103,7 @@ class Culprits(NamedTuple):
     on_cpu: bool
     participation: pd.DataFrame
     bubble: UsualBubble | None
+    stages: Mapping[int, HeavyStage]
 
     def waited(self) -> Waited:
         """For whom the others wait, and why."""
@@ -188,6 +190,15 @@ class Culprits(NamedTuple):
         """The reason of a rank whose CPU works longer by so much, but that nobody seems to wait for."""
         doing = on_cpu(self.late_work, rank)
         return Reason(rank, "cpu", excess.cpu_ns / 1e6, per_step=bool(self.steps), doing=doing, on_cpu=self.on_cpu)
+
+    def of_stage(self, rank: int, excess: Excess) -> Reason | None:
+        """The reason of a rank one of whose stages takes longer than the others; None if that is not why it is late."""
+        heavy = self.stages.get(rank)
+        if heavy is None or not self.steps or heavy.ms_per_step < _MOST_OF_IT * excess.whole_ns / 1e6:
+            return None
+        if stage_or_device(heavy, self.slow().get(rank)) is not heavy:
+            return None
+        return Reason(rank, "compute", heavy.ms_per_step, per_step=True, on_cpu=self.on_cpu, slow=heavy)
 
     def on_device(self, late: Reason, of_step_ms: float | None) -> Reason:
         """The reason with where the device takes longer, and its fault if that is why it does in a step."""
@@ -284,6 +295,8 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
         ms, most_ms = most_ms, None
     has_more = any(isinstance(reason.slow, MoreWork) for reason in reasons.values())
     evened = prices.gains.get("no_jitter") if has_more else None
+    heavy = [reason.slow.even_ms for reason in reasons.values() if isinstance(reason.slow, HeavyStage)]
+    evened_ms = max(heavy) if heavy else None if evened is None else evened.ns / 1e6
     return Fault(
         "no_straggler",
         "skew-bound",
@@ -294,12 +307,15 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
         places=culprits.places,
         most_ms=most_ms,
         unexplained_ms=unexplained_ms,
-        evened_ms=None if evened is None else evened.ns / 1e6,
+        evened_ms=evened_ms,
     )
 
 
 def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> Reason:
     """What makes this rank late, by what it does longer than others."""
+    heavy = culprits.of_stage(rank, excess)
+    if heavy is not None:
+        return heavy
     if on_cpu:
         found = culprits.reason(rank, excess)
         if found is None or (

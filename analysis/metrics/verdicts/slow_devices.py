@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import Row, records
+from ..pipelines.stages import HeavyStage
 
 _LEAST_MORE = 1.02
 """FLOPs of a rank over those of the others, to be more of them."""
@@ -27,7 +28,14 @@ class MoreWork(NamedTuple):
     ms_per_step: float
 
 
-Slow = SlowDevice | MoreWork
+Slow = SlowDevice | MoreWork | HeavyStage
+
+
+def stage_or_device(heavy: HeavyStage, slow: Slow | None) -> Slow:
+    """Why the rank of a heavy stage computes longer: a slow device is slow at all its stages, and at the same work."""
+    if heavy.is_alone or slow is None or isinstance(slow, MoreWork):
+        return heavy
+    return slow
 
 
 def slow_devices(shapes_ranks: pd.DataFrame, mfu: pd.DataFrame, steps: int) -> dict[int, Slow]:

@@ -19,6 +19,7 @@ from ..device.largest_gaps import HELD_RANGE, LargestGaps
 from ..functions import quoted
 from ..periods import Period
 from ..pipelines.schedule import UNKNOWN_SCHEDULE
+from ..pipelines.stages import HeavyStage
 from ..pipelines.table import UsualBubble
 from ..prices import Priced, Since, UnevenExperts
 from .culprits import MOST_NAMED, Blamed, Fault, Reason, Waited
@@ -191,6 +192,8 @@ def _share(frac: float) -> str:
 
 def late_in_words(late: Reason) -> str:
     """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`."""
+    if isinstance(late.slow, HeavyStage):
+        return _heavy(late.slow)
     return f"{_does(late)}{_behind(late)}"
 
 
@@ -237,6 +240,8 @@ def _in_region(region: RegionOf) -> str:
 
 def _slow_device(slow: Slow, what: str) -> str:
     """`its GPU is 12% slower at every operator: throttled or shared (1,200 MHz, others 1,980 MHz: power cap)`."""
+    if isinstance(slow, HeavyStage):
+        return _heavy(slow)
     if isinstance(slow, MoreWork):
         more = f"{slow.times:.1f} times the" if slow.times >= _TIMES_FROM else f"{slow.times - 1:.0%} more"
         return f"it has {more} FLOPs {'of' if slow.times >= _TIMES_FROM else 'than'} the others"
@@ -254,6 +259,18 @@ def _slow_device(slow: Slow, what: str) -> str:
     if row["slow_at"] == AT_KERNEL:
         return f"it runs another kernel for {call}, which takes {over}"
     return f"{call} takes {over}, by the same kernel"
+
+
+def _heavy(stage: HeavyStage) -> str:
+    """`has stage 4, which has 1.7 times the work of the others, 67.2 ms per step; give 36% of its layers to ...`."""
+    times, much = f"{stage.times:.1f} times", length(stage.ms_per_step)
+    schedule = "the schedule" if stage.schedule in (None, UNKNOWN_SCHEDULE) else stage.schedule
+    bubble = f"{much} per step, and makes the bubble of {schedule} longer"
+    if stage.is_alone:
+        give = f"give {stage.given_frac:.0%} of its layers to other stages"
+        return f"has stage {stage.stage}, which has {times} the work of the others, {bubble}; {give}"
+    give = f"if it has more layers, give {stage.given_frac:.0%} of them to other stages"
+    return f"has stage {stage.stage}, which takes {times} as long as the others, {bubble}; {give}"
 
 
 def _clocks(row: Row) -> str:
@@ -399,7 +416,8 @@ def _fault_why(fault: Fault) -> str:
         shown = [rank for rank in fault.reasons if excess[rank].whole_ns / 1e6 >= _LEAST_MS]
         why = ", and ".join(f"rank {rank} {late_in_words(fault.reasons[rank])}" for rank in shown or fault.reasons)
     if fault.evened_ms is not None:
-        why = f"{why}; with equal shares a step gains at most {length(fault.evened_ms)}"
+        is_stage = isinstance(fault.reasons[ranks[0]].slow, HeavyStage)
+        why = f"{why}{':' if is_stage else ';'} with equal shares a step gains at most {length(fault.evened_ms)}"
     if fault.unexplained_ms is None:
         return why
     longer = f"others wait for up to {length(fault.unexplained_ms)}"
