@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ...common.nccl_tests import POINT_TO_POINT
 from ...common.wording import counted, ranges_of
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
@@ -18,6 +19,7 @@ from ..core.schema import Row, records
 from ..metrics.compute.contention import Hiding
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
+from ..metrics.verdicts.thresholds import LITTLE_BYTES
 from ..render.units import TimeUnit, bytes_text
 from ..results.analysis import Analysis
 from .step_kinds import kinds_in_words
@@ -334,7 +336,7 @@ def _remedies(analysis: Analysis) -> Iterator[Remedy]:
 
 
 def first_rates(analysis: Analysis) -> Iterator[Rate]:
-    """Yield bandwidth where most time is spent; groups of as many ranks together."""
+    """Yield bandwidth where most time is spent, but of small messages; groups of as many ranks together."""
     alike: dict[tuple[str, int, int], list[Row]] = {}
     for row in records(analysis.table("bandwidth" if analysis.ceiling is None else "bandwidth_ceiling")):
         if row["busbw_gb_per_s"] is not None and row["size_bytes"]:
@@ -342,6 +344,8 @@ def first_rates(analysis: Analysis) -> Iterator[Rate]:
             alike.setdefault(key, []).append(row)
     for key in sorted(alike, key=lambda key: -sum(row["calls"] * (row["time_us_median"] or 0) for row in alike[key])):
         collective, size, ranks = key
+        if collective in POINT_TO_POINT and size < LITTLE_BYTES and analysis.ceiling is None:
+            continue
         rows = alike[key]
         speeds = [row["busbw_gb_per_s"] for row in rows]
         reached = [row["of_ceiling_frac"] for row in rows if row.get("of_ceiling_frac") is not None]

@@ -43,7 +43,8 @@ _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that p
 class Step(NamedTuple):
     """A typical step in ms: its length, compute, communication, copies and idle time; and its kind, if it is known.
 
-    Where steps `repeat` after several of them, it is a mean over whole periods.
+    Where steps `repeat` after several of them, it is a mean over whole periods. It `sends_little` where most of the
+    exposed transfer is in messages so small that they take latency.
     """
 
     whole: float
@@ -56,6 +57,7 @@ class Step(NamedTuple):
     has_steps: bool
     kind: str | None
     repeats: bool
+    sends_little: bool = False
 
     @classmethod
     def of(cls, typical: TypicalStep) -> Step:
@@ -92,7 +94,7 @@ class KnownCalls(NamedTuple):
     certain. `beyond_fastest` is the part of the calls' time by which they took longer than the fastest similar call,
     None if none is similar, and `fastest` the bandwidth that calls reach at least, waiting included. `seen_ranks` have
     a trace, of `world_size`, None if that is not known; `some_missing` says that the job certainly has others.
-    `on_cpus` is whether CPUs communicated beside GPUs, which is not measured.
+    `on_cpus` is whether CPUs communicated beside GPUs, which is not measured. `sends_little` as in `Step`.
     """
 
     calls: int
@@ -105,6 +107,7 @@ class KnownCalls(NamedTuple):
     world_size: int | None
     some_missing: bool
     on_cpus: bool
+    sends_little: bool = False
 
 
 class Fastest(NamedTuple):
@@ -242,7 +245,8 @@ def of_run(
     `syncs_steps` is the table of that name, and `longer` gives what says why steps are longer, None where that is not
     known. `prices` are None where the run cannot be replayed. `unequal` are devices of a process.
     """
-    step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
+    step = Step.of(typical)._replace(sends_little=communication.sends_little)
+    faults = [] if prices is None else faults_of(prices, culprits)
     by_name, nameless = (_of_communication(step, communication, each) for each in (culprits, None))
     waited_ms = 0.0 if by_name.late is None else by_name.late.frac * step.wait
     # What a step gains without late ranks says more than what others wait for them, if that explains it.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ....common.nccl_tests import SYNCHRONISING, bus_factor
+from ....common.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
 from ...core.schema import Row, records
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
@@ -23,7 +23,7 @@ from .culprits import Culprits
 from .devices import Unequal
 from .durations import of_durations, run_of_durations, waiting_of
 from .of_run import Fastest, KnownCalls, Step, of_run
-from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
+from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, LITTLE_BYTES, SKEW_FROM
 from .unsplit import reason
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
@@ -224,6 +224,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> words.RunVerdi
         world_size=measured.world_size,
         some_missing=bool(measured.missing),
         on_cpus=measured.on_cpus,
+        sends_little=_sends_little(calls),
     )
     found = of_run(
         typical=measured.typical,
@@ -243,6 +244,13 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> words.RunVerdi
         unequal=measured.unequal_devices,
     )
     return words.run_in_words(found)
+
+
+def _sends_little(calls: pd.DataFrame) -> bool:
+    """Whether most of the exposed transfer is in messages between two ranks that are smaller than bandwidth matters."""
+    moved = calls["exposed_transfer_ns"].fillna(0)
+    is_message = calls["collective"].isin(POINT_TO_POINT) & (calls["size_bytes"] < LITTLE_BYTES).fillna(False)
+    return bool(moved[is_message].sum() > moved.sum() / 2)
 
 
 def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:

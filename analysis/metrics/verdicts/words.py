@@ -852,7 +852,7 @@ def _more(step: Step, loss: Loss, known: KnownCalls) -> str:
     elif loss.about is About.waits:
         more = _for_whom(loss.waited)
     elif loss.about is About.waits_mostly:
-        parts = [f"{_time(step, step.transfer)} move data", *_either(step), f"{_time(step, step.wait)} wait"]
+        parts = [f"{_time(step, step.transfer)} {_moving(step)}", *_either(step), f"{_time(step, step.wait)} wait"]
         more = f": {', '.join(parts)}{_for_whom(loss.waited)}"
     elif loss.about is About.moves_mostly:
         more = f": {', '.join(_split_parts(step))}{who}"
@@ -861,8 +861,13 @@ def _more(step: Step, loss: Loss, known: KnownCalls) -> str:
     return f"{more}; with {loss.by_led.what} a step gains up to {_time(step, loss.by_led.gain.ns / 1e6)}"
 
 
+def _moving(step: Step) -> str:
+    """What exposed transfer is."""
+    return "are the latency of small messages" if step.sends_little else "move data"
+
+
 def _split_parts(step: Step) -> Iterator[str]:
-    yield f"{_time(step, step.transfer)} move data"
+    yield f"{_time(step, step.transfer)} {_moving(step)}"
     yield from _either(step)
     if step.share(step.wait) >= MENTIONED_FROM:
         yield f"{_time(step, step.wait)} wait for other ranks"
