@@ -126,3 +126,33 @@ def _means_of_stages(made: Drawn, microbatches: int, chunks: int, *, even: bool)
         for part in range(chunks)
         for rank in range(made.ranks)
     }
+
+
+@pytest.mark.parametrize("schedule", with_slow(["1F1B", "Interleaved1F1B"], ["GPipe", "LoopedBFS", "ZBVZeroBubble"]))
+def test_a_heavy_stage_is_said_to_have_more_work(schedule, tmp_path):
+    """And what to give away of it: not a slow GPU, nor a CPU that is late."""
+    made = drawn(np.random.default_rng(3), schedule, 3, most=12)
+    heavy = made.stages - 1
+    for kind, stage, number in made.takes:
+        made.takes[kind, stage, number] = 3_000.0 * (1.7 if stage == heavy else 1.0)
+    write(made, tmp_path)
+    found = analyse(tmp_path)
+    said = found.verdict
+    assert f"has stage {heavy}, which " in said
+    assert "1.7 times" in said
+    assert "the others" in said
+    given = 1 - (made.stages - 1 + 1.7) / made.stages / 1.7
+    assert f"give {given:.0%} of " in said
+    assert "throttled" not in said
+    assert "gives its device work" not in said
+    stages = found.pipeline_stages
+    assert f"with equal shares a step gains at most {stages['even_gain_ns'].iloc[0] / 1e6:,.1f} ms" in said
+
+
+def test_a_stage_that_is_longer_than_most_but_not_than_the_mean_is_not_heavy(tmp_path):
+    made = drawn(np.random.default_rng(3), "1F1B", 3, most=12)
+    takes = {0: 1_000.0, 1: 1_000.0, 2: 1_300.0, 3: 9_000.0}
+    for kind, stage, number in made.takes:
+        made.takes[kind, stage, number] = takes[stage % 4] if stage else 1_000.0
+    write(made, tmp_path)
+    assert "give -" not in analyse(tmp_path).verdict

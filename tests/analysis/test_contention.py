@@ -112,9 +112,43 @@ def test_overlap_gains_no_more_than_the_run_simulated_again(tmp_path, seed):
     simulate(exposed).write(tmp_path / "exposed")
     found = analyse(tmp_path / "exposed")
     hidden_ns = true_step_ns(replace(exposed, program=partial(program, hide=True)))
-    (gain_ns,) = (row["gain_ns"] for row in records(found.remedies) if row["remedy"] == "overlap")
+    (row,) = (row for row in records(found.remedies) if row["remedy"] == "overlap")
+    gain_ns, low, high = row["gain_ns"], row["gain_low_ns"], row["gain_high_ns"]
     true_ns = mean_step_ns(found) - hidden_ns
     assert 0.85 * true_ns <= gain_ns <= true_ns
+    assert low <= gain_ns <= high
+    assert low <= true_ns
+
+
+def test_what_hiding_gains_is_net_of_what_it_costs(tmp_path):
+    """The same number in all tables: hidden time over the slowdown that was planted."""
+    planted = world(8)
+    simulate(planted).write(tmp_path)
+    found = analyse(tmp_path)
+    slowdown = planted.hardware.contention
+    for table in (found.kernels, found.operators, found.kernels_devices):
+        comm = table[table["kind"] == "comm"]
+        assert comm["hidden_ns"].sum() > 0
+        assert comm["hidden_net_ns"].sum() == pytest.approx(comm["hidden_ns"].sum() / slowdown, rel=0.05)
+        assert table[table["kind"] == "compute"]["hidden_net_ns"].isna().all()
+    assert found.hiding is not None
+    assert found.hiding.net_ns == pytest.approx(found.hiding.hidden_ns / slowdown, rel=0.05)
+
+
+def test_nothing_is_claimed_where_contention_is_not_known(tmp_path):
+    """Without shapes there is no net, no sentence; and overlap may gain less, down to what slow compute leaves."""
+    rng = random.Random(1)
+    program = partial(half_hidden, layers=8, layer_us=rng.uniform(250, 500), elems=8 << 20, hide=False)
+    planted = replace(world(1), program=program, steps=7, gpus=4, layout=Layout(shapes=False))
+    simulate(planted).write(tmp_path)
+    found = analyse(tmp_path)
+    comm = found.kernels[found.kernels["kind"] == "comm"]
+    assert comm["hidden_net_ns"][comm["hidden_ns"] > 0].isna().all()
+    assert found.hiding is None
+    assert "slows compute" not in found.summary()
+    hidden_ns = true_step_ns(replace(planted, program=partial(program, hide=True)))
+    (row,) = (row for row in records(found.remedies) if row["remedy"] == "overlap")
+    assert row["gain_low_ns"] <= mean_step_ns(found) - hidden_ns <= row["gain_high_ns"]
 
 
 # Traces built in memory

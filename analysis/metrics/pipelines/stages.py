@@ -51,7 +51,8 @@ def heavy_stages(steps: Sequence[PipelineStep]) -> dict[int, HeavyStage]:
         for row in rows:
             others = [other["work_frac"] for other in rows if other["stage"] != row["stage"]]
             usual = float(np.median([frac or 0.0 for frac in others])) if others else 0.0
-            if not usual or row["work_frac"] < _HEAVY * usual:
+            # One that is longer than most, but not than their mean, has nothing to give away.
+            if not usual or row["work_frac"] < _HEAVY * max(usual, 1.0):
                 continue
             beside = [other for other in rows if other["rank"] == row["rank"] and other["stage"] != row["stage"]]
             took_ns = sum(row.get(name) or 0 for name in dict.fromkeys(_COLUMNS.values()))
