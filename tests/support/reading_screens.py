@@ -229,7 +229,12 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
             share = re.findall(r"\((\d+)%\)", sentence)[0]
             if whole and abs(int(share) / 100 - amount / whole) > 0.00501:
                 yield f"{sentence!r}, but it is {amount / whole:.1%}"
-    words = {"move data": "exposed_transfer_ns", "wait": "exposed_wait_ns", "may be either": "exposed_unsplit_ns"}
+    words = {
+        "move data": "exposed_transfer_ns",
+        "are the latency": "exposed_transfer_ns",
+        "wait": "exposed_wait_ns",
+        "may be either": "exposed_unsplit_ns",
+    }
     for text, part in words.items():
         for number, unit in re.findall(rf"{_TIME} {text}\b", usual):
             ns, off = _ns(number, unit)
