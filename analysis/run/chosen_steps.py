@@ -94,7 +94,7 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
         cpu_ops=kept.during(file.cpu_ops),
         operator_calls=kept.during(file.operator_calls),
         runtime_calls=kept.during(file.runtime_calls),
-        memory=_at(file.memory, kept),
+        memory_events=_at(file.memory_events, kept),
         stream_waits=kept.during(file.stream_waits),
         modules=kept.during(file.modules),
         functions=kept.during(file.functions),

@@ -44,7 +44,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "cpu_operators": CPU_OPERATORS,
     "operator_calls": OPERATOR_CALLS,
     "runtime_calls": RUNTIME_CALLS,
-    "memory": MEMORY_EVENTS,
+    "memory_events": MEMORY_EVENTS,
     "stream_waits": STREAM_WAITS,
     "modules": MODULES,
     "functions": FUNCTIONS,
@@ -118,7 +118,7 @@ class EventTables:
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     operator_calls: pd.DataFrame = field(default_factory=OPERATOR_CALLS.empty)
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
-    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
+    memory_events: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)

@@ -83,7 +83,7 @@ class TraceFile(ReadFile):
     gloo_threads: frozenset[int]
     operator_calls: pd.DataFrame = field(default_factory=OPERATOR_CALLS.empty)
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
-    memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
+    memory_events: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
@@ -118,7 +118,7 @@ class TraceFile(ReadFile):
             launches=len(self.launches),
             runtime=len(self.runtime_calls),
             operators=len(self.cpu_ops),
-            memory=len(self.memory),
+            memory=len(self.memory_events),
             stream_waits=len(self.stream_waits),
             modules=len(self.modules),
             functions=len(self.functions),
@@ -180,7 +180,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         cpu_ops=cpu_ops,
         operator_calls=_operator_call_table(raw, base_ns),
         runtime_calls=runtime_calls,
-        memory=_memory_table(raw, base_ns),
+        memory_events=_memory_table(raw, base_ns),
         stream_waits=_table("stream_waits", STREAM_WAITS, raw, base_ns),
         modules=_table("modules", MODULES, raw, base_ns),
         functions=_table("functions", FUNCTIONS, raw, base_ns),

@@ -145,9 +145,9 @@ class Run:
         return self.tables.whole.stream_waits
 
     @property
-    def memory(self) -> pd.DataFrame:
-        """Allocated memory."""
-        return self.tables.whole.memory
+    def memory_events(self) -> pd.DataFrame:
+        """Allocations and releases; empty without details."""
+        return self.tables.whole.memory_events
 
     @property
     def spread(self) -> SpreadTables | None:

@@ -22,7 +22,12 @@ from commtrace.analysis.recording.values import MISSING
 from commtrace.analysis.run.file_tables import trace_file
 
 DETAILED = ReadOptions(details=True)
-TABLE_OF = {"activities": "activities", "runtime": "runtime_calls", "operators": "operator_calls", "memory": "memory"}
+TABLE_OF = {
+    "activities": "activities",
+    "runtime": "runtime_calls",
+    "operators": "operator_calls",
+    "memory": "memory_events",
+}
 """Tables with a row for each event; that of launches has only those of activities."""
 WRITTEN_AS = {
     "activities": {"ph": "X", "cat": "kernel", "name": "gemm"},

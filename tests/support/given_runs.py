@@ -29,7 +29,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     ceiling = schema.CEILING.frame(given.pop("ceiling", []))
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
-        "step_times", "memory", "records", "process_groups", "runtime_calls",
+        "step_times", "memory_events", "records", "process_groups", "runtime_calls",
         "modules", "operator_calls", "step_marks",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
@@ -53,7 +53,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
         runtime_calls=RUNTIME_CALLS.frame(_runtime_calls(given, launched)),
         modules=MODULES.frame(map(_of_rank_0, given.get("modules", []))),
-        memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
+        memory_events=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory_events", []))),
         operator_calls=OPERATOR_CALLS.frame(map(_of_rank_0, given.get("operator_calls", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )

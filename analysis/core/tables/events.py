@@ -230,6 +230,14 @@ _ALLOCATION = EventSort("memory", "allocator event", (
     EventColumn("", "", "a c10::DeviceType", "integer", name="device_type", keys=("Device Type",), strict=True),
     EventColumn("device", *_DEVICE, "integer", keys=("Device Id",), strict=True),
     EventColumn("time_ns", "int64", "when", "time", name="ts", field="ts"),
+    replace(_THREAD, dtype="Int64", meaning="thread that allocated or released it", since=5),
+    EventColumn(
+        "address", "Int64", "of the block; NA up to torch 1.9", "integer", keys=("Addr",), above=-1, since=5,
+    ),
+    EventColumn(
+        "change_bytes", "Int64", "bytes of the block, negative where it is released", "integer",
+        name="change", keys=("Bytes",), strict=True, since=5,
+    ),
     EventColumn(
         "allocated_bytes", "Int64", "allocated on the device from then on", "integer",
         name="allocated", keys=("Total Allocated",), strict=True,
@@ -239,7 +247,7 @@ _ALLOCATION = EventSort("memory", "allocator event", (
         name="reserved", keys=("Total Reserved",), strict=True,
     ),
 ), (
-    EventTable("memory", "allocation or release, read with details only, captured with profile_memory"),
+    EventTable("memory_events", "allocation or release, read with details only, captured with profile_memory"),
 ), working_bytes=30, detailed=True)  # fmt: skip
 
 _STREAM_WAIT = EventSort("stream_waits", "stream wait", (

@@ -132,6 +132,7 @@ class CommEvent(msgspec.Struct, gc=False):
 class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
     """An allocation or release, with profile_memory. Times in us."""
 
+    tid: Int64 | str = 0
     ts: Time
     args: MemoryArgs = MemoryArgs()
 
