@@ -85,7 +85,7 @@ class DeviceMemory:
 
     `time_ns` is when each happened, on the clock of the rank's trace, UNKNOWN if that is not known; `allocated_bytes`
     and `reserved_bytes` are the totals from then on: what is in use, and what the allocator holds with its cache,
-    UNKNOWN where it is not recorded. Where no totals are, `allocated_bytes` counts from what was held before the first
+    UNKNOWN where it is not recorded. The first event found `found_bytes` allocated. Where no totals are recorded, `allocated_bytes` counts from what was held before the first
     event, and `counts_all` is false. `blocks` are those whose lives are known, none if their addresses are not:
     what else is allocated is older than the first event. `device_bytes` is all the memory that the device has.
     """
@@ -98,6 +98,7 @@ class DeviceMemory:
     reserved_bytes: Ints
     thread: Ints
     blocks: Blocks = field(default_factory=Blocks.none)
+    found_bytes: int = 0
     counts_all: bool = True
     knows_blocks: bool = True
     device_bytes: int | None = None
@@ -175,6 +176,7 @@ def of_events(events: pd.DataFrame, rank: int, cycle: int, device: str) -> Devic
         reserved_bytes=_numbers(events["reserved_bytes"]),
         thread=changes.thread,
         blocks=_blocks(changes) if knows_blocks else Blocks.none(),
+        found_bytes=int(allocated[0] - changes.change_bytes[0]) if counts_all else 0,
         counts_all=counts_all,
         knows_blocks=knows_blocks,
     )
