@@ -489,7 +489,9 @@ class Comparison:
 
     def _peak_memory(self) -> Row:
         peaks = [
-            self._captures(side, lambda one: {"peak": step_values.peak_memory(one.run.memory_events, one.run.annotations)})
+            self._captures(
+                side, lambda one: {"peak": step_values.peak_memory(one.run.memory_events, one.run.annotations)}
+            )
             for side in self._sides
         ]
         allowance = Allowance(SpreadOfRuns(_MEMORY_SPREAD_FRAC), self.separate)

@@ -36,6 +36,7 @@ class Topic(str, Enum):
     time = "Where time goes"
     communication = "Communication"
     waiting = "Who waits"
+    memory = "Memory"
     foresight = "What if"
     across = "Across runs"
     scale = "Many ranks"

@@ -2,8 +2,9 @@
 
 Growth of a step is what a place holds at the end of the step, less what it held at its beginning. Only what grows in
 every step is said to grow: what is made once, such as the optimizer's state, what is replaced, such as a batch, and a
-cache that becomes full, do not. Chance would let three different sizes ascend once in six times, so of places whose
-growth is not the same in each step, either a block of each step must be left, or four steps seen.
+cache that becomes full, do not. The first step tells nothing: what it replaces is older than the events and has no
+place, so all that is held from step to step seems to grow there. Of sizes that are drawn, three ascend once in six
+times; so where a place does not grow by the same in each step, a block of each must be left, or five steps be seen.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .categories import step_events
 from .held import BEFORE, DeviceMemory
 from .places import Places
 
-LEAST_STEPS = 2
-"""Steps that must have grown by the same; by different amounts, one more."""
-_BY_CHANCE = 4
-"""Steps that do not ascend by chance, as sizes that are drawn may in fewer."""
+LEAST_STEPS = 3
+"""Steps of which growth can be told: two after the first one."""
+_NO_CHANCE = 5
+"""Steps in which sizes that are drawn hardly ascend each time."""
 
 
 class Place(NamedTuple):
@@ -36,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """By how much the memory of a place grows in a step: the mean of `steps` successive ones, each of which grew."""
+    """By how much the memory of a place grows in a step: the mean over `steps` successive ones without the first."""
 
     per_step_bytes: int
     steps: int
@@ -80,7 +81,7 @@ def growth_of_places(memory: DeviceMemory, codes: Ints, places: int, marks: Sequ
     found = {}
     for place in np.flatnonzero((grown > 0).all(axis=0)).tolist():
         if _is_steady(grown[:, place], leaves=bool((left[:, place] > 0).all())):
-            found[place] = Growth(int(grown[:, place].mean()), len(steps))
+            found[place] = Growth(int(grown[1:, place].mean()), len(steps))
     return found
 
 
@@ -93,7 +94,7 @@ def growth_in_all(memory: DeviceMemory, marks: Sequence[Mark]) -> Growth | None:
     grown = np.diff(np.array(at_ends, dtype=np.int64))
     if not (grown > 0).all() or not _is_steady(grown, leaves=False):
         return None
-    return Growth(int(grown.mean()), len(steps))
+    return Growth(int(grown[1:].mean()), len(steps))
 
 
 def _allocated_at(memory: DeviceMemory, event: int) -> int:
@@ -112,9 +113,7 @@ def _left(memory: DeviceMemory, codes: Ints, places: int, first: int, last: int)
 
 def _is_steady(grown: Ints, *, leaves: bool) -> bool:
     """Whether growth in each step is no chance; `leaves` says that a block of each step is left."""
-    if len(set(grown.tolist())) == 1:
-        return True
-    return len(grown) >= _BY_CHANCE or (leaves and len(grown) > LEAST_STEPS)
+    return leaves or len(set(grown[1:].tolist())) == 1 or len(grown) >= _NO_CHANCE
 
 
 def growing_blocks(memory: DeviceMemory, codes: Ints, growing: Collection[int]) -> Flags:

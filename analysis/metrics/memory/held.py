@@ -85,9 +85,10 @@ class DeviceMemory:
 
     `time_ns` is when each happened, on the clock of the rank's trace, UNKNOWN if that is not known; `allocated_bytes`
     and `reserved_bytes` are the totals from then on: what is in use, and what the allocator holds with its cache,
-    UNKNOWN where it is not recorded. The first event found `found_bytes` allocated. Where no totals are recorded, `allocated_bytes` counts from what was held before the first
-    event, and `counts_all` is false. `blocks` are those whose lives are known, none if their addresses are not:
-    what else is allocated is older than the first event. `device_bytes` is all the memory that the device has.
+    UNKNOWN where it is not recorded. The first event found `found_bytes` allocated. Where no totals are recorded,
+    `allocated_bytes` counts from what was held before the first event, and `counts_all` is false. `thread` called the
+    allocator. `blocks` are those whose lives are known, none if their addresses are not (`knows_blocks`): what else is
+    allocated is older than the first event. `device_bytes` is all the memory that the device has.
     """
 
     rank: int
@@ -102,6 +103,11 @@ class DeviceMemory:
     counts_all: bool = True
     knows_blocks: bool = True
     device_bytes: int | None = None
+
+    @property
+    def counts_since_capture(self) -> bool:
+        """Whether totals leave out what was allocated before the capture, as torch's of the CPU do."""
+        return self.device == "cpu" and self.counts_all
 
     @property
     def events(self) -> int:

@@ -81,7 +81,8 @@ class Program:
         tables = [self.host.operator_ranges, on_cpu, self.operator_calls]
         known = pd.concat([table[_COLUMNS] for table in tables if len(table)] or [tables[0][_COLUMNS]])
         beginnings = (*markers.TORCH_RANGES, markers.EVALUATE, markers.GLOO_MARK)
-        return known.loc[~flags_of_texts(known["name"], lambda name: name.startswith(beginnings))]
+        others: pd.DataFrame = known[~flags_of_texts(known["name"], lambda name: name.startswith(beginnings))]
+        return others
 
     def places(self, memory: DeviceMemory) -> Places:
         """Where each event of this memory was."""

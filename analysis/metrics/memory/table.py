@@ -1,0 +1,280 @@
+"""Rows of the tables of memory: what each device held at its peak, and where; and what grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...core.schema import Row, grouped
+from ...core.steps import NO_STEP, Mark
+from ..clocks.frame import Ints
+from ..device.idle import HostTables
+from ..regions.nesting import NOT_LAUNCHED
+from .categories import CATEGORIES, OLDER, UNKNOWN_USE, categories_of, step_events
+from .growth import LEAST_STEPS, Growth, Place, growing_blocks, growth_in_all, growth_of_places, place_codes
+from .held import BEFORE, UNKNOWN, DeviceMemory, memory_of
+from .places import PHASES, Places, Program
+
+CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in CATEGORIES}
+"""The column of each category: `optimizer_state_bytes`."""
+
+PlaceNames = tuple[str | None, str | None, str | None, str | None]
+"""Region, phase, operator and line of code, as tables show them."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The memory of a device with what is known of its blocks; `marks` are those of the steps."""
+
+    memory: DeviceMemory
+    places: Places
+    marks: Sequence[Mark]
+
+    @cached_property
+    def _codes(self) -> tuple[Ints, list[Place]]:
+        return place_codes(self.memory, self.places)
+
+    @cached_property
+    def growth(self) -> dict[int, Growth]:
+        """What grows, by the number of its place."""
+        codes, distinct = self._codes
+        return growth_of_places(self.memory, codes, len(distinct), self.marks)
+
+    @cached_property
+    def category(self) -> NDArray[Any]:
+        """What each block is for. What a growing place leaves behind is for nothing that is known."""
+        category = categories_of(self.memory, self.places, self.marks)
+        if self.growth:
+            category[growing_blocks(self.memory, self._codes[0], self.growth)] = UNKNOWN_USE
+        return category
+
+    def by_category(self, event: int) -> dict[str, int] | None:
+        """Bytes allocated once this event has happened, by category; they add up. None where blocks are not known."""
+        memory = self.memory
+        older = memory.older_bytes(event)
+        if not memory.knows_blocks or older is None:
+            return None
+        held = memory.blocks.held_at(event)
+        codes = pd.Categorical(self.category[held], CATEGORIES).codes
+        sums = np.bincount(codes, memory.blocks.size_bytes[held], len(CATEGORIES)).astype(np.int64).tolist()
+        found = dict(zip(CATEGORIES, sums, strict=True))
+        return found | {OLDER: found[OLDER] + older}
+
+    def by_place(self, event: int) -> dict[tuple[str, PlaceNames], tuple[int, int]]:
+        """Bytes and number of the known blocks held once this event has happened, by category and place."""
+        codes, distinct = self._codes
+        held = np.flatnonzero(self.memory.blocks.held_at(event) & (codes >= 0))
+        sums = pd.DataFrame({
+            "category": self.category[held], "code": codes[held], "size": self.memory.blocks.size_bytes[held]
+        }).groupby(["category", "code"])["size"].agg(["sum", "count"])  # fmt: skip
+        return {
+            (category, self.names(distinct[code])): (int(size), int(count))
+            for (category, code), size, count in zip(sums.index, sums["sum"], sums["count"], strict=True)
+        }
+
+    def growing(self) -> dict[PlaceNames, Growth]:
+        """What grows, by the names of its place."""
+        _, distinct = self._codes
+        return {self.names(distinct[code]): growth for code, growth in self.growth.items()}
+
+    def names(self, place: Place) -> PlaceNames:
+        """The names of a place."""
+        region = self.places.paths.text(place.region) if place.region > NOT_LAUNCHED else None
+        return region, PHASES[place.phase], place.operator, place.line
+
+    def where(self, event: int) -> Row:
+        """Step, region, phase, operator and line of an event."""
+        places = self.places
+        at = Place(int(places.region[event]), int(places.phase[event]), places.operator[event], places.line[event])
+        step = int(places.step[event])
+        names = dict(zip(("region", "phase", "operator", "line"), self.names(at), strict=True))
+        return {"step": None if step == NO_STEP else step, **names}
+
+
+def explained_memory(
+    memory_events: pd.DataFrame, activities: pd.DataFrame, operator_calls: pd.DataFrame, host_tables: HostTables
+) -> Iterator[Explained]:
+    """Yield the memory of each device of each rank and cycle; the arguments are tables of these names."""
+    ran, autograd = (dict(grouped(table, ["rank", "cycle"])) for table in (activities, operator_calls))
+    programs: dict[tuple[int, int], Program] = {}
+    for memory in memory_of(memory_events):
+        key = memory.rank, memory.cycle
+        if key not in programs:
+            programs[key] = Program(
+                host_tables.host(*key), ran.get(key, activities[:0]), autograd.get(key, operator_calls[:0])
+            )
+        program = programs[key]
+        yield Explained(memory, program.places(memory), program.step_marks)
+
+
+class MemoryRows(NamedTuple):
+    """Rows of the tables `memory`, `memory_steps` and `allocations`."""
+
+    devices: list[Row]
+    steps: list[Row]
+    places: list[Row]
+
+
+def rows_of_memory(explained: Iterable[Explained], calls: pd.DataFrame) -> MemoryRows:
+    """The rows of all tables of memory; `calls` are the collective calls of these ranks.
+
+    Of a device with several cycles, the one with the highest peak counts; what grows must grow in each.
+    """
+    of_device: dict[tuple[int, str], list[Explained]] = {}
+    for one in explained:
+        of_device.setdefault((one.memory.rank, one.memory.device), []).append(one)
+    rows = MemoryRows([], [], [])
+    for (rank, device), cycles in of_device.items():
+        key = {"rank": rank, "device": device}
+        most = max(cycles, key=lambda one: one.memory.allocated_bytes[one.memory.peak])
+        growing = _growing_in_all(cycles)
+        rows.devices.append(key | _peak_row(most, cycles, growing, calls))
+        rows.places.extend(key | row for row in _allocation_rows(most, growing))
+        rows.steps.extend(key | row for one in cycles for row in _step_rows(one))
+    return rows
+
+
+def _peak_row(
+    most: Explained, cycles: Sequence[Explained], growing: Mapping[PlaceNames, Growth], calls: pd.DataFrame
+) -> Row:
+    memory = most.memory
+    peak = memory.peak
+    allocated, reserved = int(memory.allocated_bytes[peak]), memory.reserved_at(peak)
+    most_reserved = [one.memory.peak_reserved_bytes for one in cycles]
+    known_reserved = [value for value in most_reserved if value is not None]
+    return {
+        "peak_allocated_bytes": allocated,
+        "peak_reserved_bytes": max(known_reserved, default=None),
+        "cached_bytes": None if reserved is None or reserved < allocated else reserved - allocated,
+        "peak_ns": int(memory.time_ns[peak]),
+        **most.where(peak),
+        **_in_flight(calls, memory, int(memory.time_ns[peak])),
+        **_categories(most, peak),
+        "grows_bytes": _grows(cycles, growing),
+        "note": "; ".join(_notes(most)) or None,
+    }
+
+
+def _grows(cycles: Sequence[Explained], growing: Mapping[PlaceNames, Growth]) -> int | None:
+    """What grows in a step, of all places together; of all that is allocated where places are not known.
+
+    0 if nothing does, None where too few steps are marked to tell.
+    """
+    told = [one for one in cycles if len(step_events(one.memory, one.marks)) >= LEAST_STEPS]
+    if not told:
+        return None
+    if all(one.memory.knows_blocks for one in told):
+        return sum(growth.per_step_bytes for growth in growing.values())
+    grown = [growth_in_all(one.memory, one.marks) for one in told]
+    return min(0 if growth is None else growth.per_step_bytes for growth in grown)
+
+
+def _categories(one: Explained, event: int) -> Row:
+    sums: Mapping[str, int | None] | None = one.by_category(event)
+    if sums is None:
+        return dict.fromkeys(CATEGORY_COLUMNS.values())
+    if one.memory.counts_since_capture and not sums[OLDER]:
+        sums = {**sums, OLDER: None}
+    return {column: sums[category] for category, column in CATEGORY_COLUMNS.items()}
+
+
+def _notes(one: Explained) -> Iterator[str]:
+    memory = one.memory
+    if memory.counts_since_capture:
+        yield "of the CPU, torch counts only what is allocated after the capture began"
+    elif not memory.counts_all:
+        yield "totals were not recorded: bytes are those above what was allocated when the trace began"
+    if not memory.knows_blocks:
+        yield "addresses were not recorded (torch 1.9 and older), so it is not known what is held at the peak"
+    if len(step_events(memory, one.marks)) < LEAST_STEPS:
+        yield f"what grows is told of {LEAST_STEPS} steps or more"
+
+
+def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
+    """The largest collective that had been issued by then and had not ended."""
+    nothing: Row = {"collective": None, "collective_bytes": None}
+    own = calls[(calls["rank"] == memory.rank) & (calls["cycle"] == memory.cycle)]
+    if not len(own):
+        return nothing
+    start = own["start_ns"].to_numpy(dtype=np.int64)
+    issued = own["issue_ns"].to_numpy(dtype=np.int64, na_value=UNKNOWN)
+    begun = np.minimum(np.where(issued == UNKNOWN, start, issued), start)
+    running = own[(begun <= time_ns) & (time_ns < start + own["dur_ns"].to_numpy(dtype=np.int64))]
+    if not len(running):
+        return nothing
+    sizes = running["size_bytes"].to_numpy(dtype=np.int64, na_value=-1)
+    largest = running.iloc[int(np.argmax(sizes))]
+    name, size = largest["collective"], largest["size_bytes"]
+    return {
+        "collective": None if pd.isna(name) else str(name), "collective_bytes": None if pd.isna(size) else int(size)
+    }  # fmt: skip
+
+
+def _step_rows(one: Explained) -> Iterator[Row]:
+    """Yield the peak of each step: what it began with counts, too."""
+    memory = one.memory
+    for step, (before, last) in step_events(memory, one.marks).items():
+        if last == BEFORE:
+            continue
+        first = max(before, 0)
+        peak = first + int(np.argmax(memory.allocated_bytes[first : last + 1]))
+        reserved = int(memory.reserved_bytes[first : last + 1].max())
+        where = one.where(peak)
+        yield {
+            "step": step,
+            "peak_allocated_bytes": int(memory.allocated_bytes[peak]),
+            "peak_reserved_bytes": None if reserved == UNKNOWN else reserved,
+            "end_allocated_bytes": int(memory.allocated_bytes[last]),
+            **{name: where[name] for name in ("region", "phase", "operator")},
+            **_categories(one, peak),
+        }
+
+
+def _growing_in_all(cycles: Sequence[Explained]) -> Mapping[PlaceNames, Growth]:
+    """What grows in each cycle that has enough steps to tell."""
+    told = [one.growing() for one in cycles if len(step_events(one.memory, one.marks)) >= LEAST_STEPS]
+    if not told:
+        return {}
+    return {
+        place: Growth(min(each[place].per_step_bytes for each in told), sum(each[place].steps for each in told))
+        for place in told[0]
+        if all(place in each for each in told)
+    }
+
+
+def _allocation_rows(one: Explained, growing: Mapping[PlaceNames, Growth]) -> list[Row]:
+    """What is held at the peak, the largest first, and what grows, whether or not it is held then."""
+    peak = one.memory.peak
+    sums = one.by_category(peak)
+    if sums is None:
+        return []
+    held = one.by_place(peak)
+    held = {(UNKNOWN_USE, place): (0, 0) for place in growing} | held
+    blocks = one.memory.blocks
+    older_blocks = int((blocks.held_at(peak) & (blocks.allocated == BEFORE)).sum())
+    rows: list[Row] = []
+    for (category, place), (size, count) in held.items():
+        growth = growing.get(place) if category == UNKNOWN_USE else None
+        names = dict(zip(("region", "phase", "operator", "line"), place, strict=True))
+        rows.append({
+            "category": category,
+            **names,
+            "size_bytes": size,
+            "blocks": count,
+            "grows_bytes": None if growth is None else growth.per_step_bytes,
+            "steps": None if growth is None else growth.steps,
+        })  # fmt: skip
+    if sums[OLDER]:
+        rows.append({
+            "category": OLDER, "region": None, "phase": None, "operator": None, "line": None,
+            "size_bytes": sums[OLDER], "blocks": older_blocks or None, "grows_bytes": None, "steps": None,
+        })  # fmt: skip
+    whole = max(int(one.memory.allocated_bytes[peak]), 1)
+    rows.sort(key=lambda row: (-row["size_bytes"], -(row["grows_bytes"] or 0)))
+    return [row | {"share_frac": row["size_bytes"] / whole} for row in rows]

@@ -1,0 +1,170 @@
+"""Memory of each device: its peak, what filled it, where that was allocated, and what grows. See `metrics/memory/`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.declaring import TableEntry, Topic, each_rank, value
+from ..core.schema import Schema
+from ..core.tables.columns import COLLECTIVE, PARTIAL, RANK, STEP_NUMBER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..metrics.device.idle import HostTables
+    from ..metrics.memory.table import MemoryRows
+
+_DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`: also of runs with a GPU")
+_REGION = ("string", "path of regions in which it was allocated: record_function, nn.Module; NA outside of all")
+_PHASE = ("string", "backward; recompute: a forward pass that runs again in it; optimizer: its step; NA: anything else")
+_OPERATOR = ("string", "innermost operator in which it was allocated that does not only allocate; NA outside of all")
+_LINE = (
+    "string",
+    "first line of your own code on the stack; of traces with stacks, where your innermost function begins; else NA",
+)
+_BY_CATEGORY = {
+    "parameters_bytes": ("Int64", "allocated outside of steps, held through one, and as large as a gradient"),
+    "gradients_bytes": ("Int64", "allocated in a backward pass and held beyond it"),
+    "optimizer_state_bytes": ("Int64", "allocated in the step of an optimizer and held through a whole step or on"),
+    "activations_bytes": ("Int64", "allocated in a forward pass and held into a backward pass"),
+    "temporaries_bytes": ("Int64", "released in the phase in which they were allocated"),
+    "communication_buffers_bytes": ("Int64", "allocated by an operator that hands a collective over"),
+    "unknown_bytes": ("Int64", "held through a step or to the end, and nothing says what for"),
+    "before_the_trace_bytes": ("Int64", "allocated before the first event: what for is in no trace"),
+}
+_NO_EVENTS = (
+    "no allocation was recorded; capture with profile_memory=True, in torch.profiler.profile or as "
+    "`commtrace run --profile-memory`"
+)
+
+MEMORY = Schema("memory", "rank and device: at the peak of its allocated memory", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "peak_allocated_bytes": (
+        "int64",
+        "most that is allocated at a time; above what the trace began with where totals are not recorded",
+    ),
+    "peak_reserved_bytes": ("Int64", "most that the allocator holds with its cache; NA where that is not recorded"),
+    "cached_bytes": ("Int64", "reserved - allocated at the peak: cache and fragments; NA where that is not known"),
+    "peak_ns": ("int64", "when: on the clock of the rank's trace"),
+    "step": ("Int64", "N of the ProfilerStep#N at that time; NA outside of all"),
+    "region": _REGION,
+    "phase": _PHASE,
+    "operator": _OPERATOR,
+    "line": _LINE,
+    "collective": (COLLECTIVE[0], "largest collective that was issued by then and had not ended; NA if there is none"),
+    "collective_bytes": ("Int64", "its size S"),
+    **_BY_CATEGORY,
+    "grows_bytes": (
+        "Int64", "by how much what is allocated grows in each step; 0 if not in each, NA if steps are too few to tell"
+    ),
+    "note": ("string", "why something is NA"),
+    "partial": PARTIAL,
+})  # fmt: skip
+
+MEMORY_STEPS = Schema("memory_steps", "rank, device and step: at the peak of its allocated memory in the step", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "step": STEP_NUMBER,
+    "peak_allocated_bytes": ("int64", "most that is allocated in the step, with what it began with"),
+    "peak_reserved_bytes": ("Int64", "most that the allocator holds in the step; NA where that is not recorded"),
+    "end_allocated_bytes": ("int64", "allocated when the step ends"),
+    "region": _REGION,
+    "phase": _PHASE,
+    "operator": _OPERATOR,
+    **_BY_CATEGORY,
+    "partial": PARTIAL,
+})  # fmt: skip
+
+ALLOCATIONS = Schema("allocations", "rank, device, category and place of allocation: at the peak, and what grows", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "category": ("string", "what the blocks are for: as the columns of `memory`"),
+    "region": _REGION,
+    "phase": _PHASE,
+    "operator": _OPERATOR,
+    "line": _LINE,
+    "size_bytes": ("int64", "held at the peak of the device"),
+    "share_frac": ("float64", "size_bytes / all that is allocated then"),
+    "blocks": ("Int64", "number of blocks; NA of those before the trace, where it is not known"),
+    "grows_bytes": ("Int64", "leak: by how much what is held grows here in each step; NA where it does not"),
+    "steps": ("Int64", "steps in which it grew: all that were traced"),
+    "partial": PARTIAL,
+})  # fmt: skip
+
+
+@value
+@each_rank
+def memory_rows(
+    memory_events: pd.DataFrame,
+    activities: pd.DataFrame,
+    operator_calls: pd.DataFrame,
+    host_tables: HostTables,
+    calls: pd.DataFrame,
+) -> MemoryRows:
+    """The rows of all tables of memory, as each rests on the lives of all blocks."""
+    from ..metrics.memory.table import explained_memory, rows_of_memory
+
+    return rows_of_memory(explained_memory(memory_events, activities, operator_calls, host_tables), calls)
+
+
+@TableEntry(
+    MEMORY,
+    Topic.memory,
+    "Peak memory of each rank's devices, when it was, and what filled it.",
+    "memory.md#the-peak",
+    command="table memory",
+    after="experts_layers",
+    none_measured=_NO_EVENTS,
+    shown=(
+        "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "cached_bytes", "step", "region", "phase",
+        "operator", "line", "collective", "collective_bytes", *_BY_CATEGORY, "grows_bytes", "note", "partial",
+    ),
+    narrow=(
+        "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "step", "region", "activations_bytes",
+        "before_the_trace_bytes", "gradients_bytes", "optimizer_state_bytes", "temporaries_bytes", "unknown_bytes",
+        "cached_bytes", "operator", "collective", "grows_bytes",
+    ),
+    below="note",
+    optional=("region", "phase", "operator", "line", "collective", "collective_bytes", "note", *_BY_CATEGORY),
+)  # fmt: skip
+def memory(memory_rows: MemoryRows) -> pd.DataFrame:
+    """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
+    return MEMORY.frame(memory_rows.devices)
+
+
+@TableEntry(
+    MEMORY_STEPS,
+    Topic.memory,
+    "The same by step.",
+    "memory.md#the-peak",
+    command="table memory --by step",
+    none_measured=f"{_NO_EVENTS}; or no step is marked: call profiler.step() in the loop",
+    narrow=(
+        "rank", "device", "step", "peak_allocated_bytes", "end_allocated_bytes", "peak_reserved_bytes", "region",
+        "activations_bytes", "gradients_bytes", "temporaries_bytes", "before_the_trace_bytes", "operator",
+    ),
+    optional=("region", "phase", "operator", *_BY_CATEGORY),
+)  # fmt: skip
+def memory_steps(memory_rows: MemoryRows) -> pd.DataFrame:
+    """One row per rank, device and step: its peak, and what filled it. Needs `details`."""
+    return MEMORY_STEPS.frame(memory_rows.steps)
+
+
+@TableEntry(
+    ALLOCATIONS,
+    Topic.memory,
+    "Where memory was allocated that is held at the peak, and what grows from step to step.",
+    "memory.md#where-it-was-allocated-and-what-grows",
+    command="table allocations",
+    none_measured=f"{_NO_EVENTS}; torch 1.9 and older record no addresses",
+    shown=(
+        "rank", "device", "category", "region", "phase", "operator", "line", "size_bytes", "share_frac", "blocks",
+        "grows_bytes", "steps", "partial",
+    ),
+    narrow=("rank", "device", "category", "region", "operator", "size_bytes", "share_frac", "grows_bytes", "line"),
+    optional=("region", "phase", "operator", "line", "grows_bytes", "steps"),
+)  # fmt: skip
+def allocations(memory_rows: MemoryRows) -> pd.DataFrame:
+    """One row per rank, device, category and place: what is held at the peak, and what grows. Needs `details`."""
+    return ALLOCATIONS.frame(memory_rows.places)
