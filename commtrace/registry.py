@@ -69,6 +69,12 @@ _ROWS = (
         "analysis.cli.commands.regions",
     ),
     Command(
+        "memory",
+        _ASK,
+        "What fills memory at its peak, on every rank, and what grows.",
+        "analysis.cli.commands.memory",
+    ),
+    Command(
         "serving",
         _ASK,
         "Steps by kind and size: time, tokens a second, what a token costs.",
@@ -143,6 +149,7 @@ COMMANDS = {row.name: row for row in _ROWS}
 
 _TABLES_WITH_OPTIONS = {
     "account": "account",
+    "allocations": "memory_tables",
     "attribution": "predict",
     "bandwidth": "bandwidth",
     "breakdown": "breakdown",
@@ -154,6 +161,7 @@ _TABLES_WITH_OPTIONS = {
     "idle": "idle",
     "kernels": "kernels",
     "launches": "launches",
+    "memory": "memory_tables",
     "pipeline": "pipeline",
     "queue": "launches",
     "ranks": "ranks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.declaring import TableEntry, Topic, each_rank, value
@@ -46,6 +47,7 @@ MEMORY = Schema("memory", "rank and device: at the peak of its allocated memory"
     ),
     "peak_reserved_bytes": ("Int64", "most that the allocator holds with its cache; NA where that is not recorded"),
     "cached_bytes": ("Int64", "reserved - allocated at the peak: cache and fragments; NA where that is not known"),
+    "device_bytes": ("Int64", "memory of the device, as the trace lists its properties; NA where it does not"),
     "peak_ns": ("int64", "when: on the clock of the rank's trace"),
     "step": ("Int64", "N of the ProfilerStep#N at that time; NA outside of all"),
     "region": _REGION,
@@ -117,8 +119,9 @@ def memory_rows(
     after="experts_layers",
     none_measured=_NO_EVENTS,
     shown=(
-        "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "cached_bytes", "step", "region", "phase",
-        "operator", "line", "collective", "collective_bytes", *_BY_CATEGORY, "grows_bytes", "note", "partial",
+        "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "cached_bytes", "step",
+        "region", "phase", "operator", "line", "collective", "collective_bytes", *_BY_CATEGORY, "grows_bytes", "note",
+        "partial",
     ),
     narrow=(
         "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "step", "region", "activations_bytes",
@@ -128,9 +131,17 @@ def memory_rows(
     below="note",
     optional=("region", "phase", "operator", "line", "collective", "collective_bytes", "note", *_BY_CATEGORY),
 )  # fmt: skip
-def memory(memory_rows: MemoryRows) -> pd.DataFrame:
+def memory(memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]]) -> pd.DataFrame:
     """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
-    return MEMORY.frame(memory_rows.devices)
+    return MEMORY.frame(
+        row | {"device_bytes": _bytes_of(gpu_bytes.get(row["rank"], ()), row["device"])} for row in memory_rows.devices
+    )
+
+
+def _bytes_of(listed: Sequence[int], device: str) -> int | None:
+    """The memory of a device by its number among those listed; None if it is not known."""
+    number = int(device) if device.isdecimal() else len(listed)
+    return (listed[number] or None) if number < len(listed) else None
 
 
 @TableEntry(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ....common.wording import counted
 from ...core.json_repairs import Habits, without_numbers_that_are_none
+from ...core.tables.events import MOST_BYTES
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
@@ -39,6 +40,13 @@ class _DistributedInfo(msgspec.Struct):
 class _DeviceProperties(msgspec.Struct):
     id: int = 0
     name: str = ""
+    total_bytes: Any = msgspec.field(default=None, name="totalGlobalMem")
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its memory; 0 if that is not known."""
+        known = isinstance(self.total_bytes, int) and 0 < self.total_bytes <= MOST_BYTES
+        return int(self.total_bytes) if known else 0
 
 
 class _Surrounding(msgspec.Struct):
@@ -144,12 +152,14 @@ def _backend(distributed: _DistributedInfo, *, on_gpus: bool) -> str | None:
 
 def _header(surrounding: _Surrounding) -> Header:
     distributed = surrounding.distributed or _DistributedInfo()
+    devices = sorted(surrounding.devices, key=lambda device: device.id)
     return Header(
         rank=_if_in(distributed.rank, 0),
         world_size=_if_in(distributed.world_size, 1),
         backend=_backend(distributed, on_gpus=bool(surrounding.devices)),
         host=surrounding.host,
-        device_names=tuple(device.name for device in sorted(surrounding.devices, key=lambda d: d.id)),
+        device_names=tuple(device.name for device in devices),
+        device_bytes=tuple(device.memory_bytes for device in devices),
         process_groups=tuple(
             ProcessGroup(g.pg_name, g.pg_desc, g.backend_config, tuple(sorted(g.ranks))) for g in distributed.pg_config
         ),

@@ -1,0 +1,237 @@
+"""Memory of a run on one screen: peaks of all ranks, what fills the largest, where that was allocated, what grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ...common.wording import counted, ranges_of
+from ..core.escaping import printable
+from ..core.schema import Row, records
+from ..metrics.memory.categories import OLDER
+from ..metrics.memory.growth import LEAST_STEPS
+from ..metrics.memory.table import CATEGORY_COLUMNS
+from ..render.fitting import shortened
+from ..render.people import styled, wrapped
+from ..render.screen import PAPER, WORST, Screen
+from ..render.units import bytes_text
+from ..results.analysis import Analysis
+
+_WIDEST, _NARROWEST = 100, 60
+_BAR = 24
+_MOST_PLACES = 8
+_SHOWN_FROM = 0.0005
+"""Of the peak: parts that would be shown as 0.0% say nothing."""
+_STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
+"""A rank is named that holds so much more than the median of the ranks, as a part of that and in bytes."""
+_LIMITS = 0.9
+"""Of a device: from there on memory is what limits a run."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The device whose memory is nearest to being full: its row of `memory`, and what fills most of it at the peak."""
+
+    row: Row
+    held_bytes: int
+    category: str | None
+    category_bytes: int
+
+    @property
+    def said(self) -> str:
+        """`peak 78.1 of 79.6 GiB on rank 3: activations 61%`."""
+        row = self.row
+        device = f", device {row['device']}" if row["device"] != "0" else ""
+        most = (
+            f": {self.category} {self.category_bytes / max(row['peak_allocated_bytes'], 1):.0%}"
+            if self.category
+            else ""
+        )
+        return f"peak {_of(self.held_bytes, row['device_bytes'])} on rank {row['rank']}{device}{most}"
+
+
+def limit_of(analysis: Analysis) -> Limit | None:
+    """The device that memory limits: its allocator holds nine tenths of it or more; None if there is none."""
+    rows = [row for row in records(analysis.table("memory")) if row["device_bytes"]]
+    full = [(max(row["peak_reserved_bytes"] or 0, row["peak_allocated_bytes"]), row) for row in rows]
+    full = [each for each in full if each[0] >= _LIMITS * each[1]["device_bytes"]]
+    if not full:
+        return None
+    held, row = max(full, key=lambda each: each[0] / each[1]["device_bytes"])
+    parts = categories_at_peak(row)
+    category, size = max(parts, key=lambda part: part[1]) if parts else (None, 0)
+    return Limit(row, held, category, size)
+
+
+def categories_at_peak(row: Row) -> list[tuple[str, int]]:
+    """What a row of `memory` is made of at its peak, the largest first; empty where that is not known."""
+    parts = [(category, row[column]) for category, column in CATEGORY_COLUMNS.items() if row[column]]
+    return sorted(parts, key=lambda part: -part[1])
+
+
+def memory_screen(analysis: Analysis, screen: Screen = PAPER) -> str:
+    """The screen, in lines of at most 100 columns."""
+    width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
+    return "".join(f"{line.rstrip()}\n" for line in _lines(analysis, screen, width))
+
+
+def _lines(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
+    rows = _main_rows(records(analysis.table("memory")))
+    largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
+    yield from (styled(line, "bold", screen) for line in wrapped(_headline(rows, largest), width))
+    for title, found in (
+        ("Peak of each rank", list(_peaks(rows, screen, width))),
+        (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
+        ("Where that was allocated", list(_places(analysis, largest, screen, width))),
+        ("What grows from step to step", list(_growing(analysis, rows, width))),
+    ):
+        if found:
+            yield ""
+            yield styled(title, "bold", screen)
+            yield from found
+    notes = {row["note"]: [] for row in rows if row["note"]}
+    for row in rows:
+        if row["note"]:
+            notes[row["note"]].append(row["rank"])
+    if notes:
+        yield ""
+    for note, ranks in notes.items():
+        who = "" if len(set(ranks)) == len({row["rank"] for row in rows}) else f"rank {ranges_of(sorted(set(ranks)))}: "
+        yield from wrapped(f"{who}{note[:1].upper()}{note[1:]}." if not who else f"{who}{note}.", width)
+
+
+def _main_rows(rows: list[Row]) -> list[Row]:
+    """Those of GPUs; of the CPU where there are none."""
+    return [row for row in rows if row["device"] != "cpu"] or rows
+
+
+def _headline(rows: Sequence[Row], largest: Row) -> str:
+    """`Rank 7 holds 71.2 GiB at its peak, 8.8 GiB more than the median of 8 ranks.`"""
+    peak = largest["peak_allocated_bytes"]
+    full = f"{_of(peak, largest['device_bytes'])}"
+    usual = median(row["peak_allocated_bytes"] for row in rows)
+    over = peak - usual
+    if len(rows) > 1 and over >= max(_STANDS_OUT * usual, _LEAST_BYTES):
+        others = "the other rank" if len(rows) == 2 else f"the median of {len(rows)} devices"
+        over = peak - min(row["peak_allocated_bytes"] for row in rows) if len(rows) == 2 else over
+        return f"{_name(largest, rows)} holds {full} at its peak, {bytes_text(int(over))} more than {others}."
+    least = min(row["peak_allocated_bytes"] for row in rows)
+    spread = f"; all {len(rows)} devices hold {bytes_text(least)} or more" if len(rows) > 1 else ""
+    return f"{_name(largest, rows)} holds {full} at its peak{spread}."
+
+
+def _of(size: int, whole: int | None) -> str:
+    """`78.1 GiB of 79.6 GiB`, or without the whole where that is not known."""
+    return bytes_text(size) if not whole else f"{bytes_text(size)} of {bytes_text(whole)}"
+
+
+def _who(row: Row, rows: Sequence[Row]) -> str:
+    several = len({other["device"] for other in rows if other["rank"] == row["rank"]}) > 1
+    return f"rank {row['rank']}{', device ' + row['device'] if several else ''}"
+
+
+def _name(row: Row, rows: Sequence[Row]) -> str:
+    who = _who(row, rows)
+    return f"{who[:1].upper()}{who[1:]}"
+
+
+def _peaks(rows: Sequence[Row], screen: Screen, width: int) -> Iterator[str]:
+    """Yield a line for each device; of many ranks those that hold most, with the least and the median of all."""
+    shown = sorted(rows, key=lambda row: -row["peak_allocated_bytes"])
+    if not screen.everything:
+        shown = shown[:WORST]
+    for row in sorted(shown, key=lambda row: (row["rank"], row["device"])):
+        sizes = f"{bytes_text(row['peak_allocated_bytes']):>9} allocated"
+        if row["peak_reserved_bytes"]:
+            sizes += f", {bytes_text(row['peak_reserved_bytes'])} reserved"
+        cached = row["cached_bytes"]
+        if cached:
+            sizes += f", {cached / (cached + row['peak_allocated_bytes']):.0%} of it cache at the peak"
+        yield shortened(f"  {_who(row, rows):<9}{sizes}", width)
+        when = ", ".join(filter(None, _when(row)))
+        if when:
+            yield from (f"             {line}" for line in wrapped(printable(when), width - 13))
+    if len(shown) < len(rows):
+        peaks = [row["peak_allocated_bytes"] for row in rows]
+        yield (
+            f"  of {len(rows)} devices those that hold most; least {bytes_text(min(peaks))}, "
+            f"median {bytes_text(int(median(peaks)))}"
+        )
+
+
+def _when(row: Row) -> Iterator[str | None]:
+    """Yield when the peak was: step, region and phase, operator, line of code, collective."""
+    yield None if row["step"] is None else f"step {row['step']}"
+    phase = f" ({row['phase']})" if row["phase"] else ""
+    yield f"{row['region']}{phase}" if row["region"] else row["phase"]
+    yield row["operator"]
+    yield row["line"]
+    if row["collective"] is not None:
+        size = "" if row["collective_bytes"] is None else f" of {bytes_text(row['collective_bytes'])}"
+        yield f"{row['collective']}{size} in flight"
+
+
+def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
+    whole = max(row["peak_allocated_bytes"], 1)
+    mark = "#" if screen.ascii_only else "\u2588"
+    for category, size in categories_at_peak(row):
+        if size >= _SHOWN_FROM * whole:
+            bar = mark * round(min(_BAR, width - 51) * size / whole)
+            yield f"  {category:<26}{bytes_text(size):>10} {size / whole:>7.1%}  {bar}"
+
+
+def _places(analysis: Analysis, row: Row, screen: Screen, width: int) -> Iterator[str]:
+    table = records(analysis.table("allocations"))
+    own = [one for one in table if (one["rank"], one["device"]) == (row["rank"], row["device"])]
+    held = [one for one in own if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
+    shown = held if screen.everything else held[:_MOST_PLACES]
+    for one in shown:
+        amount = f"{bytes_text(one['size_bytes']):>10} {one['share_frac']:>7.1%}"
+        room = width - len(amount) - 4
+        what = f"{place_in_words(one)} ({one['category']})"
+        yield f"  {shortened(printable(what), room):<{room}}  {amount}"
+    if len(shown) < len(held):
+        yield f"  and {counted(len(held) - len(shown), 'more place')}: commtrace table allocations"
+
+
+def place_in_words(row: Row) -> str:
+    """`train.py:31 in Block_3 > Linear_7 (backward), aten::mm`; what is not known is left out."""
+    region = row["region"] or ""
+    phase = f" ({row['phase']})" if row["phase"] and region else row["phase"] or ""
+    place = f"{region}{phase}"
+    if row["line"]:
+        place = f"{row['line']} in {place}" if place else row["line"]
+    return ", ".join(filter(None, (place, row["operator"]))) or "outside of all operators"
+
+
+def growth_in_words(row: Row) -> str:
+    """`rank 1 grows 64 MiB per step in keep_history, aten::zeros: in each of 4 steps`."""
+    where = place_in_words(row)
+    where = f"at {where}" if row["line"] else f"in {where}" if row["region"] or row["operator"] else where
+    return (
+        f"rank {row['rank']} grows {bytes_text(row['grows_bytes'])} per step {where}: in each of {row['steps']} steps"
+    )
+
+
+def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[str]:
+    table = records(analysis.table("allocations"))
+    devices = {(row["rank"], row["device"]) for row in rows}
+    growing = [one for one in table if one["grows_bytes"] and (one["rank"], one["device"]) in devices]
+    for one in sorted(growing, key=lambda one: -one["grows_bytes"])[:_MOST_PLACES]:
+        yield from (f"  {line}" for line in wrapped(printable(growth_in_words(one)), width - 2))
+    if len(growing) > _MOST_PLACES:
+        yield f"  and {counted(len(growing) - _MOST_PLACES, 'more place')}: commtrace table allocations"
+    placed = {(one["rank"], one["device"]) for one in growing}
+    for row in rows:
+        if row["grows_bytes"] and (row["rank"], row["device"]) not in placed:
+            yield f"  {_who(row, rows)} grows {bytes_text(row['grows_bytes'])} per step; where, its trace does not say"
+    for row in rows:
+        room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
+        if row["grows_bytes"] and room > 0:
+            yield f"  {_who(row, rows)} is full in about {counted(int(room // row['grows_bytes']), 'more step')}"
+    told = [row for row in rows if row["grows_bytes"] is not None]
+    if told and not any(row["grows_bytes"] for row in told):
+        yield "  nothing does in every step"
+    elif not told:
+        yield f"  not known: that takes {LEAST_STEPS} traced steps"
