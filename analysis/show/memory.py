@@ -11,7 +11,8 @@ from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..metrics.memory.categories import OLDER
 from ..metrics.memory.growth import LEAST_STEPS
-from ..metrics.memory.table import CATEGORY_COLUMNS
+from ..metrics.memory.table import CATEGORY_COLUMNS, TOO_FEW_STEPS
+from ..metrics.regions.nesting import without_numbers
 from ..render.fitting import shortened
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, WORST, Screen
@@ -84,21 +85,20 @@ def _lines(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
         ("Peak of each rank", list(_peaks(rows, screen, width))),
         (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
         ("Where that was allocated", list(_places(analysis, largest, screen, width))),
-        ("What grows from step to step", list(_growing(analysis, rows, width))),
+        ("What each step leaves behind", list(_growing(analysis, rows, width))),
     ):
         if found:
             yield ""
             yield styled(title, "bold", screen)
             yield from found
-    notes = {row["note"]: [] for row in rows if row["note"]}
-    for row in rows:
-        if row["note"]:
-            notes[row["note"]].append(row["rank"])
+    notes = [(note, row["rank"]) for row in rows for note in (row["note"] or "").split("; ") if note]
+    notes = [each for each in notes if each[0] != TOO_FEW_STEPS]  # which stands above
     if notes:
         yield ""
-    for note, ranks in notes.items():
-        who = "" if len(set(ranks)) == len({row["rank"] for row in rows}) else f"rank {ranges_of(sorted(set(ranks)))}: "
-        yield from wrapped(f"{who}{note[:1].upper()}{note[1:]}." if not who else f"{who}{note}.", width)
+    for note in dict(notes):
+        ranks = {rank for said, rank in notes if said == note}
+        who = "" if ranks == {row["rank"] for row in rows} else f"rank {ranges_of(sorted(ranks))}: "
+        yield from wrapped(f"Note: {who}{note}.", width)
 
 
 def _main_rows(rows: list[Row]) -> list[Row]:
@@ -184,7 +184,7 @@ def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
 def _places(analysis: Analysis, row: Row, screen: Screen, width: int) -> Iterator[str]:
     table = records(analysis.table("allocations"))
     own = [one for one in table if (one["rank"], one["device"]) == (row["rank"], row["device"])]
-    held = [one for one in own if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
+    held = [one for one in _alike(own) if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
     shown = held if screen.everything else held[:_MOST_PLACES]
     for one in shown:
         amount = f"{bytes_text(one['size_bytes']):>10} {one['share_frac']:>7.1%}"
@@ -195,22 +195,35 @@ def _places(analysis: Analysis, row: Row, screen: Screen, width: int) -> Iterato
         yield f"  and {counted(len(held) - len(shown), 'more place')}: commtrace table allocations"
 
 
+def _alike(rows: Sequence[Row]) -> list[Row]:
+    """Rows with those of repeated layers as one, the largest first: with `*` for numbers in which regions differ."""
+    found: dict[tuple[str | None, ...], list[Row]] = {}
+    for row in rows:
+        region = without_numbers(row["region"]) if row["region"] else None
+        found.setdefault((row["category"], region, row["phase"], row["operator"], row["line"]), []).append(row)
+    together = [
+        own[0]
+        | {name: sum(one[name] for one in own) for name in ("size_bytes", "share_frac")}
+        | {"region": region if len(own) > 1 else own[0]["region"]}
+        for (_, region, *_), own in found.items()
+    ]
+    return sorted(together, key=lambda row: -row["size_bytes"])
+
+
 def place_in_words(row: Row) -> str:
-    """`train.py:31 in Block_3 > Linear_7 (backward), aten::mm`; what is not known is left out."""
+    """`Block_3 > Linear_7 (backward), aten::mm, train.py:31`; what is not known is left out."""
     region = row["region"] or ""
     phase = f" ({row['phase']})" if row["phase"] and region else row["phase"] or ""
-    place = f"{region}{phase}"
-    if row["line"]:
-        place = f"{row['line']} in {place}" if place else row["line"]
-    return ", ".join(filter(None, (place, row["operator"]))) or "outside of all operators"
+    return ", ".join(filter(None, (f"{region}{phase}", row["operator"], row["line"]))) or "outside of all operators"
 
 
 def growth_in_words(row: Row) -> str:
-    """`rank 1 grows 64 MiB per step in keep_history, aten::zeros: in each of 4 steps`."""
-    where = place_in_words(row)
-    where = f"at {where}" if row["line"] else f"in {where}" if row["region"] or row["operator"] else where
+    """`rank 1 grows by 64 MiB per step in keep_history, aten::zeros: in each of 4 steps, a leak if that goes on`."""
+    is_known = row["region"] or row["phase"] or row["operator"] or row["line"]
+    where = f"{'in ' if is_known else ''}{place_in_words(row)}"
     return (
-        f"rank {row['rank']} grows {bytes_text(row['grows_bytes'])} per step {where}: in each of {row['steps']} steps"
+        f"rank {row['rank']} grows by {bytes_text(row['grows_bytes'])} per step {where}: in each of {row['steps']} "
+        "steps, a leak if that goes on"
     )
 
 
@@ -225,13 +238,13 @@ def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[st
     placed = {(one["rank"], one["device"]) for one in growing}
     for row in rows:
         if row["grows_bytes"] and (row["rank"], row["device"]) not in placed:
-            yield f"  {_who(row, rows)} grows {bytes_text(row['grows_bytes'])} per step; where, its trace does not say"
+            yield f"  {_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} per step; where, its trace does not say"
     for row in rows:
         room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
         if row["grows_bytes"] and room > 0:
             yield f"  {_who(row, rows)} is full in about {counted(int(room // row['grows_bytes']), 'more step')}"
     told = [row for row in rows if row["grows_bytes"] is not None]
     if told and not any(row["grows_bytes"] for row in told):
-        yield "  nothing does in every step"
+        yield "  nothing that adds up: no place holds more after every step"
     elif not told:
         yield f"  not known: that takes {LEAST_STEPS} traced steps"

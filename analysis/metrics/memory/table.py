@@ -24,6 +24,8 @@ from .places import PHASES, Places, Program
 CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in CATEGORIES}
 """The column of each category: `optimizer_state_bytes`."""
 
+TOO_FEW_STEPS = f"steps are too few to tell whether anything adds up, which takes {LEAST_STEPS}"
+
 PlaceNames = tuple[str | None, str | None, str | None, str | None]
 """Region, phase, operator and line of code, as tables show them."""
 
@@ -193,7 +195,7 @@ def _notes(one: Explained) -> Iterator[str]:
     if not memory.knows_blocks:
         yield "addresses were not recorded (torch 1.9 and older), so it is not known what is held at the peak"
     if len(step_events(memory, one.marks)) < LEAST_STEPS:
-        yield f"what grows is told of {LEAST_STEPS} steps or more"
+        yield TOO_FEW_STEPS
 
 
 def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
