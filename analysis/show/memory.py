@@ -13,7 +13,7 @@ from ..metrics.memory.categories import OLDER
 from ..metrics.memory.growth import LEAST_STEPS
 from ..metrics.memory.table import CATEGORY_COLUMNS, TOO_FEW_STEPS
 from ..metrics.regions.nesting import without_numbers
-from ..render.fitting import shortened
+from ..render.fitting import shortened, shortened_path
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, WORST, Screen
 from ..render.units import bytes_text
@@ -21,7 +21,7 @@ from ..results.analysis import Analysis
 
 _WIDEST, _NARROWEST = 100, 60
 _BAR = 24
-_MOST_PLACES = 8
+_MOST_PLACES, _LEAST_REGION = 8, 12
 _SHOWN_FROM = 0.0005
 """Of the peak: parts that would be shown as 0.0% say nothing."""
 _STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
@@ -189,8 +189,9 @@ def _places(analysis: Analysis, row: Row, screen: Screen, width: int) -> Iterato
     for one in shown:
         amount = f"{bytes_text(one['size_bytes']):>10} {one['share_frac']:>7.1%}"
         room = width - len(amount) - 4
-        what = f"{place_in_words(one)} ({one['category']})"
-        yield f"  {shortened(printable(what), room):<{room}}  {amount}"
+        category = f" ({one['category']})"
+        what = f"{_within(one, room - len(category))}{category}"
+        yield f"  {what:<{room}}  {amount}"
     if len(shown) < len(held):
         yield f"  and {counted(len(held) - len(shown), 'more place')}: commtrace table allocations"
 
@@ -217,13 +218,22 @@ def place_in_words(row: Row) -> str:
     return ", ".join(filter(None, (f"{region}{phase}", row["operator"], row["line"]))) or "outside of all operators"
 
 
-def growth_in_words(row: Row) -> str:
-    """`rank 1 grows by 64 MiB per step in keep_history, aten::zeros: in each of 4 steps, a leak if that goes on`."""
-    is_known = row["region"] or row["phase"] or row["operator"] or row["line"]
-    where = f"{'in ' if is_known else ''}{place_in_words(row)}"
+def _within(row: Row, width: int) -> str:
+    """Where a row was allocated, in at most `width` columns: regions give way to the operator in them."""
+    last = row["operator"] or row["line"]
+    phase = f" ({row['phase']})" if row["phase"] and row["region"] else ""
+    behind = printable(f"{phase}, {last}") if last else phase
+    if not row["region"] or width - len(behind) < _LEAST_REGION:
+        return shortened(printable(place_in_words(row)), width)
+    return f"{shortened_path(printable(row['region']), width - len(behind))}{behind}"
+
+
+def growth_in_words(row: Row) -> tuple[str, str]:
+    """`rank 1 grows by 64 MiB per step: train.py:31`, and `keep, aten::zeros; in each of 4 steps, ...` to say below."""
+    first = row["line"] or row["region"] or row["operator"] or row["phase"] or "outside of all operators"
     return (
-        f"rank {row['rank']} grows by {bytes_text(row['grows_bytes'])} per step {where}: in each of {row['steps']} "
-        "steps, a leak if that goes on"
+        f"rank {row['rank']} grows by {bytes_text(row['grows_bytes'])} per step: {first}",
+        f"{place_in_words(row)}; in each of {row['steps']} steps, a leak if that goes on",
     )
 
 
@@ -232,13 +242,16 @@ def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[st
     devices = {(row["rank"], row["device"]) for row in rows}
     growing = [one for one in table if one["grows_bytes"] and (one["rank"], one["device"]) in devices]
     for one in sorted(growing, key=lambda one: -one["grows_bytes"])[:_MOST_PLACES]:
-        yield from (f"  {line}" for line in wrapped(printable(growth_in_words(one)), width - 2))
+        first, below = map(printable, growth_in_words(one))
+        yield f"  {first}"  # whole, however long: it names the place
+        yield from (f"    {line}" for line in wrapped(below, width - 4))
     if len(growing) > _MOST_PLACES:
         yield f"  and {counted(len(growing) - _MOST_PLACES, 'more place')}: commtrace table allocations"
     placed = {(one["rank"], one["device"]) for one in growing}
     for row in rows:
         if row["grows_bytes"] and (row["rank"], row["device"]) not in placed:
-            yield f"  {_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} per step; where, its trace does not say"
+            grows = bytes_text(row["grows_bytes"])
+            yield f"  {_who(row, rows)} grows by {grows} per step; where, its trace does not say"
     for row in rows:
         room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
         if row["grows_bytes"] and room > 0:
