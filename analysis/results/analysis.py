@@ -37,6 +37,7 @@ from ..tables.collectives import matches
 from ..tables.contention import hiding
 from ..tables.experts import expert_passes
 from ..tables.idle import causes_of_idle
+from ..tables.memory import nearly_full
 from ..tables.participation import members
 from ..tables.predictions import PREDICTIONS
 from ..tables.ranks import culprits, typical_waiting
@@ -296,6 +297,11 @@ class Analysis(TableAttributes):
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
         return self.of(culprits)
+
+    @property
+    def nearly_full(self) -> dict[tuple[int, str], float]:
+        """How much of its memory each device holds at most that memory limits, by rank and device: from 0.9 on."""
+        return self.of(nearly_full)
 
     @cached_property
     def detailed(self) -> Callable[[int], EventTables]:

@@ -22,6 +22,7 @@ from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.thresholds import LITTLE_BYTES
 from ..render.units import TimeUnit, bytes_text
 from ..results.analysis import Analysis
+from .memory import limit_of
 from .step_kinds import kinds_in_words
 
 _WORTH_TRYING = 0.01
@@ -145,7 +146,7 @@ class Mfu:
 class FirstScreen:
     """The first screen of a run; `unit` is that of its times, `idle` the causes of idle time, the largest first.
 
-    The headline is about `headline_ranks`, if about any.
+    The headline is about `headline_ranks`, if about any. `memory` is a sentence if memory is what limits.
     """
 
     name: str
@@ -164,6 +165,7 @@ class FirstScreen:
     rates: tuple[Rate, ...]
     mfu: Mfu | None
     hiding: str
+    memory: str
 
     @property
     def nothing_to_gain(self) -> str:
@@ -203,7 +205,14 @@ def first_screen(analysis: Analysis) -> FirstScreen:
         hiding=hiding_in_words(analysis.part.hiding, analysis.typical_step.parts["window_ns"], unit)
         if has_step
         else "",
+        memory=_memory(analysis),
     )
+
+
+def _memory(analysis: Analysis) -> str:
+    """`Memory is nearly full: peak 78.1 GiB of 79.6 GiB on rank 3: activations 61%.`; empty if no device is."""
+    limit = limit_of(analysis) if analysis.run.details else None
+    return "" if limit is None else f"Memory is nearly full: {printable(limit.said)}."
 
 
 def facts_of(analysis: Analysis) -> Iterator[str]:

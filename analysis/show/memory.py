@@ -26,8 +26,6 @@ _SHOWN_FROM = 0.0005
 """Of the peak: parts that would be shown as 0.0% say nothing."""
 _STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
 """A rank is named that holds so much more than the median of the ranks, as a part of that and in bytes."""
-_LIMITS = 0.9
-"""Of a device: from there on memory is what limits a run."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,13 @@ class Limit:
 
 
 def limit_of(analysis: Analysis) -> Limit | None:
-    """The device that memory limits: its allocator holds nine tenths of it or more; None if there is none."""
-    rows = [row for row in records(analysis.table("memory")) if row["device_bytes"]]
-    full = [(max(row["peak_reserved_bytes"] or 0, row["peak_allocated_bytes"]), row) for row in rows]
-    full = [each for each in full if each[0] >= _LIMITS * each[1]["device_bytes"]]
+    """The device that memory limits, of several the fullest; None if there is none."""
+    full = analysis.nearly_full
     if not full:
         return None
-    held, row = max(full, key=lambda each: each[0] / each[1]["device_bytes"])
+    rank, device = max(full, key=lambda key: full[key])
+    [row] = [row for row in records(analysis.table("memory")) if (row["rank"], row["device"]) == (rank, device)]
+    held = max(row["peak_reserved_bytes"] or 0, row["peak_allocated_bytes"])
     parts = categories_at_peak(row)
     category, size = max(parts, key=lambda part: part[1]) if parts else (None, 0)
     return Limit(row, held, category, size)

@@ -119,6 +119,7 @@ def brief(analysis: Analysis, run: str | None = None) -> str:
         said.append(escaped(f"To try first: {best.what}, by which a step would gain {gain}."))
     if first.not_known:
         said.append(escaped(f"Not known: {first.not_known}"))
+    said += [escaped(first.memory)] if first.memory else []
     said += map(escaped, not_counted(analysis.table("steps"), _MOST_LEFT_OUT))
     rows = [
         f"| {escaped(part.name)} | {first.unit.number(part.ns)} | {part.frac:.1%} |"
@@ -141,6 +142,7 @@ def _lines(
     yield from (styled(line, "bold", screen) for line in wrapped(_headline(first), width))
     yield from said
     yield from wrapped(f"Not known: {first.not_known}", width) if first.not_known else ()
+    yield from wrapped(first.memory, width) if first.memory else ()
     hangs = len(analysis.table("hangs")) > 0
     for title, found in (
         (_step_title(analysis), list(_step(analysis, first, screen, width))),

@@ -38,6 +38,9 @@ _NO_EVENTS = (
     "`commtrace run --profile-memory`"
 )
 
+_LIMITS, _NO_LIMIT = 0.9, float("inf")
+"""Of a device: an allocator that holds so much has little left to take."""
+
 MEMORY = Schema("memory", "rank and device: at the peak of its allocated memory", {
     "rank": RANK,
     "device": _DEVICE,
@@ -108,6 +111,26 @@ def memory_rows(
     from ..metrics.memory.table import explained_memory, rows_of_memory
 
     return rows_of_memory(explained_memory(memory_events, activities, operator_calls, host_tables), calls)
+
+
+@value
+@each_rank
+def most_held(memory_events: pd.DataFrame) -> dict[tuple[int, str], int]:
+    """The most that the allocator of each device holds, in bytes, by rank and device; where events say it."""
+    from ..metrics.memory.held import most_held_by
+
+    return most_held_by(memory_events)
+
+
+@value
+def nearly_full(
+    most_held: Mapping[tuple[int, str], int], gpu_bytes: Mapping[int, Sequence[int]]
+) -> dict[tuple[int, str], float]:
+    """How much of its memory each device holds at most that memory limits, by rank and device: from 0.9 on."""
+    shares = {
+        key: held / (_bytes_of(gpu_bytes.get(key[0], ()), key[1]) or _NO_LIMIT) for key, held in most_held.items()
+    }
+    return {key: share for key, share in shares.items() if share >= _LIMITS}
 
 
 @TableEntry(

@@ -160,6 +160,16 @@ def memory_of(memory_events: pd.DataFrame) -> list[DeviceMemory]:
     ]
 
 
+def most_held_by(memory_events: pd.DataFrame) -> dict[tuple[int, str], int]:
+    """The most that is held on each device of each rank: reserved, or else allocated; nothing if neither is known."""
+    most: dict[tuple[int, str], int] = {}
+    for (rank, device), rows in grouped(memory_events, ["rank", "device"]):
+        held = max(int(_numbers(rows[name]).max()) for name in ("reserved_bytes", "allocated_bytes"))
+        if held != UNKNOWN:
+            most[rank, device] = held
+    return most
+
+
 def of_events(events: pd.DataFrame, rank: int, cycle: int, device: str) -> DeviceMemory:
     """The memory of one device from its rows of `memory_events`.
 
