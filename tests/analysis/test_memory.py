@@ -1,139 +1,183 @@
-"""Memory does not grow with the file: 1 GB through a pipe, and texts without end, within a stated bound."""
+"""Tables of memory against what is known of simulated training: every figure to the byte."""
 
-from __future__ import annotations
-
-import gzip
-import os
-import platform
 import random
-import subprocess
-import sys
-import threading
-import zlib
-from collections.abc import Iterable
-from pathlib import Path
 
+import pandas as pd
 import pytest
-from builders import LAYOUTS, US, Trace
+from allocations import trained
+from builders import US, Trace
 
-ROOT = Path(__file__).resolve().parents[2]
-STREAM_BYTES = 1 << 30
-# The interpreter and the libraries of the reader, a chunk and its texts, and what is kept of each activity: five
-# integers, two doubles, and the launch.
-PLAIN_MIB = 100
-KEPT_BYTES = 130
-# An event that never ends is read up to the limit, and held a few times while it is looked at.
-ENDLESS_MIB = 500
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.metrics.memory.categories import CATEGORIES
+from commtrace.analysis.metrics.memory.held import BEFORE, memory_of
+from commtrace.analysis.metrics.memory.table import CATEGORY_COLUMNS
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.show.memory import memory_screen
+from commtrace.cli import main
 
-PROGRAM = """
-import resource, sys
-from pathlib import Path
-from commtrace.analysis.errors import TraceError
-from commtrace.analysis.recording.options import ReadOptions
-from commtrace.analysis.formats.kineto.reader import read_kineto
-def peak_mib():  # ru_maxrss begins with what the parent held
-    return next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]) << 20,) * 2)
-try:
-    found = read_kineto(Path(sys.argv[1]), ReadOptions())
-    print(len(found.activities["ts"]) // 8, peak_mib())
-except TraceError as err:
-    print(str(err), peak_mib(), sep="|")
-"""
+LEAK = 64 << 20
+SEEDS = range(12)
 
 
-def piped_into_a_reader(folder: Path, parts: Iterable[bytes], address_mib: int) -> str:
-    """What a reader in a process of its own, which may have that much memory, says of these parts."""
-    pipe = folder / "pipe"
-    os.mkfifo(pipe)
-
-    def write() -> None:
-        try:
-            with pipe.open("wb", buffering=0) as file:
-                for part in parts:
-                    file.write(part)
-        except BrokenPipeError:
-            return
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    command = [sys.executable, "-c", PROGRAM, str(pipe), str(address_mib)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    writer.join(timeout=60)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+def analysed(job, folder, **how) -> Analysis:
+    job.trace.write(folder, **how)
+    return analyse(folder, details=True, cache=False, whole=True)
 
 
-def chunk_of_events() -> tuple[bytes, int]:
-    """Events in Kineto's layout as one text, and how many activities are among them."""
-    chance, made = random.Random(4), Trace()
-    for number in range(6000):
-        stack = "/".join(f"module_{chance.randrange(1000)}" for _ in range(9))
-        made.event("python_function", f"{stack}.py({number}): forward", number * US, chance.randrange(9000))
-        made.op(f"aten::op_{chance.randrange(99)}", number * US, chance.randrange(9000))
-        if number % 12 == 0:
-            made.kernel(f"gemm_{chance.randrange(50)}", number * US, chance.randrange(9000))
-    text = LAYOUTS["kineto"](made.document())
-    begin, end = text.index(b'  {\n    "ph"'), text.rindex(b"\n  ]")
-    return text[begin:end] + b",\n", 500
+@pytest.fixture(scope="module", params=SEEDS)
+def drawn(request, tmp_path_factory):
+    draw = random.Random(request.param)
+    job = trained(request.param, steps=draw.randrange(3, 7), layers=draw.randrange(2, 6), leak=draw.choice([0, LEAK]))
+    return job, analysed(job, tmp_path_factory.mktemp("drawn"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-def test_a_gigabyte(tmp_path, packed):
-    chunk, activities = chunk_of_events()
-    times = STREAM_BYTES // len(chunk) + 1
-    begin, end = (
-        b'{"deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": [\n',
-        b'  {\n    "ph": "i"\n  }\n  ]\n}',
+def test_the_peak_and_its_categories_are_exact(drawn):
+    job, found = drawn
+    [row] = records(found.memory)
+    assert (row["rank"], row["device"]) == (0, "0")
+    assert (row["peak_allocated_bytes"], row["peak_reserved_bytes"]) == (job.peak, job.reserved)
+    parts = {category: row[column] for category, column in CATEGORY_COLUMNS.items() if row[column]}
+    assert parts == job.at_peak
+    assert sum(row[column] for column in CATEGORY_COLUMNS.values()) == job.peak
+
+
+def test_peaks_and_ends_of_steps_are_exact(drawn):
+    job, found = drawn
+    rows = records(found.memory_steps)
+    assert {row["step"]: row["peak_allocated_bytes"] for row in rows} == dict(job.peaks)
+    assert {row["step"]: row["end_allocated_bytes"] for row in rows} == job.ends
+    for row in rows:
+        assert sum(row[column] for column in CATEGORY_COLUMNS.values()) == row["peak_allocated_bytes"]
+
+
+def test_places_are_exact_and_add_up_to_the_peak(drawn):
+    job, found = drawn
+    rows = records(found.allocations)
+    assert sum(row["size_bytes"] for row in rows) == job.peak
+    forward = [row for row in rows if row["phase"] != "backward" and row["category"] != "before the trace"]
+    sums = pd.DataFrame(forward).groupby(["category", "region"], dropna=False)["size_bytes"].sum()
+    told = {(category, None if pd.isna(region) else region): size for (category, region), size in sums.items() if size}
+    backward = {"gradients", "temporaries"}
+    known = {key: size for key, size in job.places_at_peak.items() if key[1] is not None or key[0] not in backward}
+    assert {key: size for key, size in told.items() if key in known} == known
+
+
+def test_only_what_grows_in_every_step_is_said_to_grow(drawn):
+    job, found = drawn
+    growing = [row for row in records(found.allocations) if row["grows_bytes"] is not None]
+    leaks = job.held["unknown"] > 0
+    assert [(row["region"], row["operator"], row["grows_bytes"]) for row in growing] == (
+        [("layer_1", "aten::clone", LEAK)] if leaks else []
     )
-    if packed:  # one member after another, so that packing costs nothing
-        member = gzip.compress(chunk, 1)
-        parts = [gzip.compress(begin), *[member] * times, gzip.compress(end)]
-    else:
-        parts = [begin, *[chunk] * times, end]
-    found = [int(number) for number in piped_into_a_reader(tmp_path, parts, 1024).split()]
-    assert found[0] == activities * times
-    assert times * len(chunk) >= STREAM_BYTES
-    assert found[1] < PLAIN_MIB + (activities * times * KEPT_BYTES >> 20)
+    assert found.memory["grows_bytes"].tolist() == [LEAK if leaks else 0]
+    said = memory_screen(found)
+    assert ("rank 0 grows by 64 MiB per step: layer_1" in said) is leaks
+    assert leaks or not {"grows", "leak"} & set(said.replace(",", " ").split())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("filling", "packed"), [(b"x", False), (b"x", True), (b"\\\\", False)], ids=repr)
-def test_an_event_without_end(tmp_path, filling, packed):
-    opening = b'{"traceEvents": [{"ph": "X", "a": ' + (b"[" if len(filling) > 2 else b'"')
-    block = filling * ((1 << 20) // len(filling))
-    if packed:
-        packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-        begin = packer.compress(opening) + packer.flush(zlib.Z_FULL_FLUSH)
-        full = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
-        parts = [begin, *[full] * 4096]
-    else:
-        parts = [opening, *[block] * 4096]
-    message, used_mib = piped_into_a_reader(tmp_path, parts, 1536).rsplit("|", 1)
-    assert "an event takes more than 16 MiB" in message
-    assert int(used_mib) < ENDLESS_MIB
+def test_what_is_made_once_does_not_grow(tmp_path):
+    found = analysed(trained(3, fills=LEAK), tmp_path)
+    assert found.memory["grows_bytes"].tolist() == [0]
+    assert found.allocations["grows_bytes"].isna().all()
+    assert found.allocations.query("operator == 'aten::clone'")["size_bytes"].tolist() == [LEAK]
 
 
-FAULTS = """
-import resource, sys
-from commtrace.analysis.core.process import keep_freed_memory
-if sys.argv[1] == "kept":
-    keep_freed_memory()
-def use():
-    blocks = [b"x" * (600 << 10) for _ in range(6)]
-use()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(100):
-    use()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
+@pytest.mark.parametrize("steps", [1, 2])
+def test_of_few_steps_nothing_is_said_to_grow(tmp_path, steps):
+    found = analysed(trained(3, steps=steps, leak=LEAK), tmp_path)
+    assert found.memory["grows_bytes"].isna().all()
+    assert found.allocations["grows_bytes"].isna().all()
+    assert "takes 3" in found.memory["note"].iloc[0]
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a way of glibc, which is not here")
-def test_memory_of_a_chunk_is_had_once() -> None:
-    def faults(how: str) -> int:
-        command = [sys.executable, "-c", FAULTS, how]
-        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+def test_layouts_and_recordings_say_the_same(tmp_path):
+    job = trained(5, leak=LEAK)
+    first = analysed(job, tmp_path / "gz")
+    assert main(["pack", "-o", str(tmp_path / "packed"), str(tmp_path / "gz")]) == 0
+    others = [
+        analysed(job, tmp_path / "plain", gz=False),
+        analysed(job, tmp_path / "compact", layout="compact"),
+        analyse(tmp_path / "packed", details=True, cache=False, whole=True),
+    ]
+    for other in others:
+        for name in ("memory", "memory_steps", "allocations"):
+            pd.testing.assert_frame_equal(first.table(name), other.table(name))
 
-    assert faults("kept") < 0.1 * faults("given back")
+
+def test_without_addresses_only_sums_are_known(tmp_path):
+    job = trained(7, leak=LEAK, totals=False, addresses=False)
+    found = analysed(job, tmp_path)
+    [row] = records(found.memory)
+    assert 0 < row["peak_allocated_bytes"] < job.peak
+    assert row["peak_reserved_bytes"] is None
+    assert row["activations_bytes"] is None
+    assert not len(found.allocations)
+    assert "totals were not recorded" in row["note"]
+    assert "addresses were not recorded" in row["note"]
+
+
+def test_a_run_without_allocations_has_no_table(tmp_path):
+    Trace(0, 1).step(1, 0, 90 * US).op("aten::mm", US, US).kernel("gemm", 2 * US, US).write(tmp_path)
+    assert not len(analyse(tmp_path, details=True, cache=False).memory)
+    assert main(["memory", "--no-cache", str(tmp_path)]) == 1
+
+
+def events_of(*rows: tuple[int, int, int]) -> pd.DataFrame:
+    """Events of one device: time, address and change, with totals from 1,000."""
+    total, made = 1000, []
+    for time, address, change in rows:
+        total += change
+        made.append((0, 0, "0", time, 1, address, change, total, pd.NA))
+    names = ["rank", "cycle", "device", "time_ns", "thread", "address", "change_bytes", "allocated_bytes"]
+    types = {"thread": "Int64", "address": "Int64", "change_bytes": "Int64", "allocated_bytes": "Int64"}
+    return pd.DataFrame(made, columns=[*names, "reserved_bytes"]).astype({**types, "reserved_bytes": "Int64"})
+
+
+def test_blocks_are_paired_by_address_in_their_order():
+    [memory] = memory_of(events_of((5, 9, 100), (7, 9, -100), (7, 9, 60), (8, 4, -300), (9, 9, -60), (9, 5, 40)))
+    lives = list(zip(memory.blocks.size_bytes, memory.blocks.allocated, memory.blocks.freed, strict=True))
+    assert lives == [(300, BEFORE, 3), (100, 0, 1), (60, 2, 4), (40, 5, 6)]
+    assert (memory.found_bytes, memory.peak, memory.older_bytes(0)) == (1000, 0, 700)
+    assert {memory.older_bytes(event) for event in range(memory.events)} == {700}
+
+
+def test_a_block_that_is_allocated_twice_was_released_in_between():
+    [memory] = memory_of(events_of((5, 9, 100), (6, 9, 50), (7, 3, 0), (8, 9, -50)))
+    lives = list(zip(memory.blocks.size_bytes, memory.blocks.allocated, memory.blocks.freed, strict=True))
+    assert lives == [(100, 0, 1), (50, 1, 3)]
+
+
+def test_ranks_are_compared_and_the_one_that_holds_most_is_named(tmp_path):
+    for rank, leak in enumerate((0, 0, LEAK)):
+        job = trained(rank, leak=leak)
+        job.trace.rank, job.trace.world = rank, 3
+        job.trace.write(tmp_path)
+    said = memory_screen(analyse(tmp_path, details=True, cache=False))
+    assert said.startswith("Rank 2 holds ")
+    assert "more than the median of 3 devices" in said.splitlines()[0]
+    assert [line for line in said.splitlines() if "grows" in line] == ["  rank 2 grows by 64 MiB per step: layer_1"]
+
+
+def test_the_first_screen_says_it_only_where_memory_limits(tmp_path):
+    job = trained(1)
+    for whole, is_said in ((job.reserved * 100 // 95, True), (2 * job.reserved, False)):
+        job.trace.more = {"deviceProperties": [{"id": 0, "name": "H100", "totalGlobalMem": whole}]}
+        found = analysed(job, tmp_path / str(whole))
+        assert found.memory["device_bytes"].tolist() == [whole]
+        assert ("Memory is nearly full: peak" in found.summary()) is is_said
+
+
+@pytest.mark.parametrize(
+    "command", [["memory"], ["table", "memory"], ["table", "allocations"], ["memory", "--by", "step"]]
+)
+@pytest.mark.parametrize("how", ["csv", "json", "markdown"])
+def test_commands_write_every_format(tmp_path, capsys, command, how):
+    job = trained(1)
+    job.trace.write(tmp_path)
+    assert main([*command, "--no-cache", "--format", how, str(tmp_path)]) == 0
+    assert str(job.peak) in capsys.readouterr().out.replace(",", "") or "allocations" in command
+
+
+def test_categories_have_each_a_column():
+    assert list(CATEGORY_COLUMNS) == list(CATEGORIES)
