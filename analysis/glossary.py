@@ -23,6 +23,12 @@ class Term:
 
 
 GLOSSARY: dict[str, Term] = {
+    "activation": Term(
+        "Memory that a forward pass allocates and a backward pass still needs. It is what recomputation (activation "
+        "checkpointing) and smaller batches save. `commtrace memory` tells it by when it is allocated and released.",
+        "memory.md#what-blocks-are-for",
+        ("activations", "activations_bytes"),
+    ),
     "algbw": Term(
         "Algorithm bandwidth: bytes of a collective divided by its transfer time, in GB/s (1e9 bytes per second). "
         "Waiting for late ranks is taken out. How many bytes a collective has is defined as in nccl-tests.",
@@ -32,6 +38,12 @@ GLOSSARY: dict[str, Term] = {
     "allocator-bound": Term(
         "A verdict: devices are idle mostly because CPUs allocate or free device memory (cudaMalloc, cudaFree).",
         "verdicts.md#of-the-run",
+    ),
+    "allocated": Term(
+        "Device memory that tensors hold, of which the peak decides whether a model fits. What the allocator got from "
+        "the device is reserved: the rest of that is cache, and fragments too small for what is asked for.",
+        "memory.md#the-peak",
+        ("reserved", "peak memory", "out of memory", "peak_allocated_bytes", "peak_reserved_bytes", "cached_bytes"),
     ),
     "arrival": Term(
         "The moment at which a rank starts a collective, on the common clock of the ranks. The last arrival separates "
@@ -207,6 +219,12 @@ GLOSSARY: dict[str, Term] = {
         "A verdict: devices are idle because CPUs launch work later than the devices could begin it.",
         "verdicts.md#of-the-run",
     ),
+    "leak": Term(
+        "Memory that each step leaves behind. A place of allocation grows if it holds more at the end of every traced "
+        "step; what is made once, replaced, or becomes full does not.",
+        "memory.md#where-it-was-allocated-and-what-grows",
+        ("grows", "grows_bytes", "memory leak"),
+    ),
     "link-bound": Term(
         "A verdict: links that are slower than others like them cost most.",
         "verdicts.md#of-the-run",
@@ -325,6 +343,11 @@ GLOSSARY: dict[str, Term] = {
         "A verdict: devices are idle mostly because CPUs wait for them (`.item()`, `.cpu()`, a synchronisation), and "
         "launch nothing meanwhile.",
         "verdicts.md#of-the-run",
+    ),
+    "temporary": Term(
+        "Memory that is released in the phase in which it was allocated: forward, backward or optimizer.",
+        "memory.md#what-blocks-are-for",
+        ("temporaries", "temporaries_bytes"),
     ),
     "transfer": Term(
         "Time of a call after its last rank has arrived: its duration minus the wait. Then data moves.",

@@ -49,6 +49,7 @@ BEFORE = [
     "lateness",
     "pipeline",
     "experts",
+    "allocations",
     "late_work",
     "hangs",
     "clocks",

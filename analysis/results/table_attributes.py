@@ -200,6 +200,15 @@ class TableAttributes:
     experts_layers: pd.DataFrame
     """One row per layer with experts: what uneven experts cost, and who is slowest how often, over the steps."""
 
+    memory: pd.DataFrame
+    """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
+
+    memory_steps: pd.DataFrame
+    """One row per rank, device and step: its peak, and what filled it. Needs `details`."""
+
+    allocations: pd.DataFrame
+    """One row per rank, device, category and place: what is held at the peak, and what grows. Needs `details`."""
+
     pipeline_changes: pd.DataFrame
     """One row per pipeline and change. Only of steps whose schedule was found out."""
 

@@ -16,6 +16,7 @@ EXAMPLES = examples(
     "releases",
     "pipelines",
     "experts",
+    "memory",
 )
 
 
