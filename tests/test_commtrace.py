@@ -116,7 +116,7 @@ def test_table_alone_lists_all_tables(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["table", "--help"]) == 0
     assert capsys.readouterr().out == shown
     topics = re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:]
-    assert topics == ["Overview", "Where time goes", "Communication", "Who waits", "What if", "Across runs"]
+    assert topics == ["Overview", "Where time goes", "Communication", "Who waits", "Memory", "What if", "Across runs"]
 
 
 def test_names_have_hyphens() -> None:

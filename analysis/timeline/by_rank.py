@@ -18,6 +18,7 @@ from ..errors import NothingMeasured
 from ..metrics.device.idle import HostTables
 from ..metrics.device.idle_pieces import idle_pieces
 from ..metrics.device.queues import queues
+from ..metrics.memory.held import memory_of
 from ..run.event_tables import EventTables, RanInCycle, RunTables
 from .arrows import Arrows, arrows
 from .cpus import cpu_work
@@ -192,6 +193,7 @@ def drawn_rank(
         activities=events.activities,
         clocks=clock,
         queues=list(queues(events.activities, events.launches)),
+        memory=memory_of(events.memory_events),
         idle=idle_pieces(events.activities, host),
         cpus=cpu_work(events.activities, host) if is_drawn else None,
         steps=steps,

@@ -1,4 +1,4 @@
-"""Counters over time: waiting ranks, bus bandwidth of process groups, launches waiting on streams."""
+"""Counters over time: waiting ranks, bus bandwidth of process groups, launches waiting on streams, memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.intervals import Times, spans
 from ..core.schema import grouped
 from ..metrics.device.queues import Depth, OnStream
+from ..metrics.memory.held import UNKNOWN, DeviceMemory
 from .slices import Counter, Track
 
 _Values = NDArray[np.float64]
@@ -78,6 +79,39 @@ def waiting_launches(
         time_ns, depth = (np.concatenate(values) for values in zip(*cycles, strict=True))
         track = f"queue depth GPU {device} stream {stream}"
         yield Track(track, Counter(common(time_ns), depth.astype(np.float64), "launches"))
+
+
+def held_memory(
+    memory: Iterable[DeviceMemory], rank: int, start_ns: int, end_ns: int, common: Callable[[Times], Times]
+) -> Iterator[Track]:
+    """Yield what is allocated on each device of a rank, and what its allocator holds.
+
+    Within these times of its clock, and as it was when they begin; `common` are its times on the common clock. Of a
+    process with GPUs, the little that its CPU allocates is left out.
+    """
+    devices: dict[str, list[DeviceMemory]] = {}
+    for each in memory:
+        if each.rank == rank:
+            devices.setdefault(each.device, []).append(each)
+    for device, cycles in devices.items():
+        if device == "cpu" and len(devices) > 1:
+            continue
+        where = "" if device == "cpu" else f" GPU {device}"
+        for what in ("allocated", "reserved"):
+            times, values = zip(*(_held(each, f"{what}_bytes", start_ns, end_ns) for each in cycles), strict=True)
+            time_ns, value = np.concatenate(times), np.concatenate(values)
+            if value.any():
+                yield Track(f"memory {what}{where}", Counter(common(time_ns), value, "MiB"))
+
+
+def _held(memory: DeviceMemory, column: str, start_ns: int, end_ns: int) -> tuple[Times, _Values]:
+    """When it changes, and what is held from then on, in MiB; nothing where that is not known."""
+    held: Times = getattr(memory, column)
+    changes = np.append(True, held[1:] != held[:-1])
+    first = max(memory.event_at(start_ns), 0)
+    shown = np.flatnonzero((memory.time_ns < end_ns) & (np.arange(memory.events) >= first) & (held != UNKNOWN))
+    shown = shown[changes[shown] | (shown == first)]
+    return np.maximum(memory.time_ns[shown], start_ns), held[shown] / (1 << 20)
 
 
 def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:

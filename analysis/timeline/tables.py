@@ -14,6 +14,7 @@ from ..core.tables.communication import MEMBERS
 from ..core.tables.events import ACTIVITIES
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
+from ..metrics.memory.held import DeviceMemory
 from ..run.event_tables import RanInCycle
 from ..tables.calls import CALLS
 from ..tables.clocks import CLOCKS
@@ -28,7 +29,8 @@ _MOST_NAMED = 16
 class Tables:
     """Tables of the run `name`; of `steps`, or of all steps for None.
 
-    `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams;
+    `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams,
+    `memory` what devices hold;
     `idle` where its devices were idle, see `idle_pieces`, and `cpus` what its CPUs did, see `cpu_work`. `opened` is the
     rank whose lines are seen at once; the first one for None. `headline`, and the sentences `notes`, are said of all.
     Tables that are not given are empty.
@@ -43,6 +45,7 @@ class Tables:
     clocks: pd.DataFrame = field(default_factory=CLOCKS.empty)
     path: pd.DataFrame | None = None
     queues: Sequence[OnStream] = ()
+    memory: Sequence[DeviceMemory] = ()
     idle: pd.DataFrame | None = None
     cpus: pd.DataFrame | None = None
     opened: int | None = None

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pandas as pd
 import pytest
 from allocations import trained
@@ -14,6 +15,7 @@ from commtrace.analysis.metrics.memory.held import BEFORE, memory_of
 from commtrace.analysis.metrics.memory.table import CATEGORY_COLUMNS
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.show.memory import memory_screen
+from commtrace.analysis.timeline.counters import held_memory
 from commtrace.cli import main
 
 LEAK = 64 << 20
@@ -181,3 +183,20 @@ def test_commands_write_every_format(tmp_path, capsys, command, how):
 
 def test_categories_have_each_a_column():
     assert list(CATEGORY_COLUMNS) == list(CATEGORIES)
+
+
+def test_the_timeline_has_counters_of_what_is_held(tmp_path):
+    job = trained(2)
+    found = analysed(job, tmp_path)
+    [memory] = memory_of(found.run.memory_events)
+    end = 1 << 62
+    tracks = {track.name: track.content for track in held_memory([memory], 0, 0, end, lambda times: times)}
+    assert list(tracks) == ["memory allocated GPU 0", "memory reserved GPU 0"]
+    for name, most in zip(tracks, (job.peak, job.reserved), strict=True):
+        assert tracks[name].value.max() * 2**20 == most
+        assert (np.diff(tracks[name].time_ns) >= 0).all()
+    assert b"memory allocated GPU 0" in found.timeline()
+    middle = int(memory.time_ns[memory.events // 2])
+    [later, _] = held_memory([memory], 0, middle + 1, end, lambda times: times)
+    assert later.content.time_ns[0] == middle + 1
+    assert later.content.value[0] * 2**20 == memory.allocated_bytes[memory.events // 2]
