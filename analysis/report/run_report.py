@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.memory.categories import CATEGORIES
 from ..metrics.pipelines.table import pieces_of_step
 from ..metrics.regions.nesting import NAMES
 from ..metrics.roles.grid import usual_dimensions
 from ..render.fitting import shortened_kernel, shortened_path
-from ..render.plots import bars, heat, points, schedule, step
+from ..render.plots import areas, bars, heat, points, schedule, step
 from ..render.plots.figure import Figure
 from ..render.units import TimeUnit, bytes_text, clock_text
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
+from ..show.memory import growth_in_words, growth_of, headline_of_memory, main_rows
+from ..tables.memory import memory_rows
 from ..tables.pipeline import pipelines
 from ..tables.regions import excess_of_classes
 from .first import first_view
@@ -34,7 +37,17 @@ _MAPS = (
 )
 
 _SHOWN = ("verdicts", "late_work", "rank_steps", "kernels", "drawn_spans")
-_SHOWN_OF_CPUS = ("idle", "idle_steps", "syncs_steps", "mfu", "mfu_steps", "shapes", "categories", "region_classes")
+_SHOWN_OF_CPUS = (
+    "memory",
+    "idle",
+    "idle_steps",
+    "syncs_steps",
+    "mfu",
+    "mfu_steps",
+    "shapes",
+    "categories",
+    "region_classes",
+)
 """What the page rests on, the latter if operators and calls were read, and for which ranks are looked at."""
 
 
@@ -86,6 +99,8 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
         yield _pipeline(analysis)
     if analysis.run.has_starts and len(analysis.table("experts")):
         yield _experts(analysis)
+    if analysis.run.details and len(analysis.table("memory")):
+        yield _memory(analysis)
     yield _time(analysis, unit)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
         yield _compute(analysis)
@@ -339,6 +354,24 @@ def _experts(analysis: Analysis) -> Section:
             says = "Experts of all ranks are about equally busy."
     tables = [*_blocks(analysis, "experts_layers", largest="cost_ns"), *_blocks(analysis, "experts")]
     return Section("experts", "Experts", says, [], tables)
+
+
+def _memory(analysis: Analysis) -> Section:
+    rows = main_rows(records(analysis.table("memory")))
+    largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
+    says = headline_of_memory(rows, largest)
+    growing = growth_of(analysis, rows)
+    if growing:
+        says += f" {growth_in_words(growing[0])[0].capitalize()}."
+    curves = [one for one in analysis.of(memory_rows).curves if one["points"]]
+    curve = next((one for one in curves if (one["rank"], one["device"]) == (largest["rank"], largest["device"])), None)
+    figures = []
+    if curve is not None:
+        title = f"Memory over step {curve['step']} of rank {curve['rank']}"
+        figures = [areas.memory_over_a_step(curve["points"], CATEGORIES, title, analysis.table("memory_steps"))]
+    names = ("memory", "allocations", "memory_steps")
+    tables = [block for name in names for block in _blocks(analysis, name)]
+    return Section("memory", "Memory", says, figures, tables)
 
 
 def _traffic(analysis: Analysis) -> Section:

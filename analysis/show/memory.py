@@ -76,9 +76,9 @@ def memory_screen(analysis: Analysis, screen: Screen = PAPER) -> str:
 
 
 def _lines(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
-    rows = _main_rows(records(analysis.table("memory")))
+    rows = main_rows(records(analysis.table("memory")))
     largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
-    yield from (styled(line, "bold", screen) for line in wrapped(_headline(rows, largest), width))
+    yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
     for title, found in (
         ("Peak of each rank", list(_peaks(rows, screen, width))),
         (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
@@ -99,12 +99,12 @@ def _lines(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
         yield from wrapped(f"Note: {who}{note}.", width)
 
 
-def _main_rows(rows: list[Row]) -> list[Row]:
+def main_rows(rows: list[Row]) -> list[Row]:
     """Those of GPUs; of the CPU where there are none."""
     return [row for row in rows if row["device"] != "cpu"] or rows
 
 
-def _headline(rows: Sequence[Row], largest: Row) -> str:
+def headline_of_memory(rows: Sequence[Row], largest: Row) -> str:
     """`Rank 7 holds 71.2 GiB at its peak, 8.8 GiB more than the median of 8 ranks.`"""
     peak = largest["peak_allocated_bytes"]
     full = f"{_of(peak, largest['device_bytes'])}"
@@ -235,11 +235,17 @@ def growth_in_words(row: Row) -> tuple[str, str]:
     )
 
 
-def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[str]:
-    table = records(analysis.table("allocations"))
+def growth_of(analysis: Analysis, rows: Sequence[Row]) -> list[Row]:
+    """Rows of `allocations` that grow, of these rows' devices, the fastest first."""
     devices = {(row["rank"], row["device"]) for row in rows}
+    table = records(analysis.table("allocations"))
     growing = [one for one in table if one["grows_bytes"] and (one["rank"], one["device"]) in devices]
-    for one in sorted(growing, key=lambda one: -one["grows_bytes"])[:_MOST_PLACES]:
+    return sorted(growing, key=lambda one: -one["grows_bytes"])
+
+
+def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[str]:
+    growing = growth_of(analysis, rows)
+    for one in growing[:_MOST_PLACES]:
         first, below = map(printable, growth_in_words(one))
         yield f"  {first}"  # whole, however long: it names the place
         yield from (f"    {line}" for line in wrapped(below, width - 4))

@@ -17,6 +17,7 @@ from ..clocks.frame import Ints
 from ..device.idle import HostTables
 from ..regions.nesting import NOT_LAUNCHED
 from .categories import CATEGORIES, OLDER, UNKNOWN_USE, categories_of, step_events
+from .curve import curve_of_step
 from .growth import LEAST_STEPS, Growth, Place, growing_blocks, growth_in_all, growth_of_places, place_codes
 from .held import BEFORE, UNKNOWN, DeviceMemory, memory_of
 from .places import PHASES, Places, Program
@@ -116,11 +117,15 @@ def explained_memory(
 
 
 class MemoryRows(NamedTuple):
-    """Rows of the tables `memory`, `memory_steps` and `allocations`."""
+    """Rows of the tables `memory`, `memory_steps` and `allocations`; and `curves`, of the step with each device's peak.
+
+    A curve has the rank, the device, the step, and `points`, rows as `curve_of_step` has them.
+    """
 
     devices: list[Row]
     steps: list[Row]
     places: list[Row]
+    curves: list[Row]
 
 
 def rows_of_memory(explained: Iterable[Explained], calls: pd.DataFrame) -> MemoryRows:
@@ -131,12 +136,14 @@ def rows_of_memory(explained: Iterable[Explained], calls: pd.DataFrame) -> Memor
     of_device: dict[tuple[int, str], list[Explained]] = {}
     for one in explained:
         of_device.setdefault((one.memory.rank, one.memory.device), []).append(one)
-    rows = MemoryRows([], [], [])
+    rows = MemoryRows([], [], [], [])
     for (rank, device), cycles in of_device.items():
         key = {"rank": rank, "device": device}
         most = max(cycles, key=lambda one: one.memory.allocated_bytes[one.memory.peak])
         growing = _growing_in_all(cycles)
         rows.devices.append(key | _peak_row(most, cycles, growing, calls))
+        if (step := rows.devices[-1]["step"]) is not None:
+            rows.curves.append(key | {"step": step, "points": curve_of_step(most, step)})
         rows.places.extend(key | row for row in _allocation_rows(most, growing))
         rows.steps.extend(key | row for one in cycles for row in _step_rows(one))
     return rows
