@@ -35,15 +35,15 @@ GLOSSARY: dict[str, Term] = {
         "bandwidth.md#algbw-and-busbw",
         ("algorithm bandwidth", "bandwidth"),
     ),
-    "allocator-bound": Term(
-        "A verdict: devices are idle mostly because CPUs allocate or free device memory (cudaMalloc, cudaFree).",
-        "verdicts.md#of-the-run",
-    ),
     "allocated": Term(
         "Device memory that tensors hold, of which the peak decides whether a model fits. What the allocator got from "
         "the device is reserved: the rest of that is cache, and fragments too small for what is asked for.",
         "memory.md#the-peak",
         ("reserved", "peak memory", "out of memory", "peak_allocated_bytes", "peak_reserved_bytes", "cached_bytes"),
+    ),
+    "allocator-bound": Term(
+        "A verdict: devices are idle mostly because CPUs allocate or free device memory (cudaMalloc, cudaFree).",
+        "verdicts.md#of-the-run",
     ),
     "arrival": Term(
         "The moment at which a rank starts a collective, on the common clock of the ranks. The last arrival separates "

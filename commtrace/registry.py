@@ -149,7 +149,7 @@ COMMANDS = {row.name: row for row in _ROWS}
 
 _TABLES_WITH_OPTIONS = {
     "account": "account",
-    "allocations": "memory_tables",
+    "allocations": "memory",
     "attribution": "predict",
     "bandwidth": "bandwidth",
     "breakdown": "breakdown",
@@ -161,7 +161,7 @@ _TABLES_WITH_OPTIONS = {
     "idle": "idle",
     "kernels": "kernels",
     "launches": "launches",
-    "memory": "memory_tables",
+    "memory": "memory",
     "pipeline": "pipeline",
     "queue": "launches",
     "ranks": "ranks",

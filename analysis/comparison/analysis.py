@@ -35,6 +35,7 @@ from ..metrics.periods import Period
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.words import a_step, length
 from ..recording.options import GivenOptions, ReadOptions, takes_reading
+from ..render.units import bytes_text
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from ..tables.kernels import device_time, launched_in
@@ -65,6 +66,8 @@ RUN_SPREAD_FRAC = 0.05
 Runs on a quiet machine differ by 1 or 2 %, and on other hosts or under other clocks by several. With this, a run that
 takes 30 % longer than another is told from it nine times in ten.
 """
+_LEAST_OF_MEMORY, _MOST_OF_MEMORY = 0.01, 3
+"""Of the peak of A: smaller changes of a category are not said; nor more of them."""
 # The memory of one program hardly differs from run to run.
 _MEMORY_SPREAD_FRAC = 0.01
 # Compute varies in proportion to itself. Everything else depends on the rest of a step and on other ranks, and may grow
@@ -497,8 +500,26 @@ class Comparison:
         allowance = Allowance(SpreadOfRuns(_MEMORY_SPREAD_FRAC), self.separate)
         row: Row = compared(peaks[0]["peak"], peaks[1]["peak"], allowance, unit="bytes")
         without = " and ".join(name for name, count in _counts(row) if not count)
-        note = f"not recorded in {without}: capture with profile_memory" if without else None
+        note = f"not recorded in {without}: capture with profile_memory" if without else self._what_changed_in_memory()
         return {"measure": "peak_memory", "note": note} | row
+
+    def _what_changed_in_memory(self) -> str | None:
+        """`activations +1.2 GiB, gradients -64 MiB`: what the peak consists of, the largest change first; if known."""
+        found = [
+            [parts for one in side if (parts := step_values.memory_at_peak(one.table("memory")))]
+            for side in self._sides
+        ]
+        if not all(found):
+            return None
+        a, b = ({name: sum(each[name] for each in side) / len(side) for name in side[0]} for side in found)
+        changes = {name: round(b[name] - a[name]) for name in a}
+        least = max(_LEAST_OF_MEMORY * sum(a.values()), 1)
+        said = [
+            f"{name} {'+' if change > 0 else '-'}{bytes_text(abs(change))}"
+            for name, change in sorted(changes.items(), key=lambda change: -abs(change[1]))
+            if abs(change) >= least
+        ]
+        return ", ".join(said[:_MOST_OF_MEMORY]) or None
 
     def _captures(
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]

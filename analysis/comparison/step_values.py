@@ -11,6 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core import markers
+from ..metrics.memory.categories import UNKNOWN_USE
+from ..metrics.memory.table import CATEGORY_COLUMNS
 from ..metrics.periods import START_UP_STEPS, Period
 
 Values = NDArray[np.float64]
@@ -115,6 +117,20 @@ def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[fl
             if len(inside):
                 peaks[step] = max(peaks.get(step, 0), int(inside.max()))
     return pd.Series(peaks, dtype="float64").sort_index()
+
+
+def memory_at_peak(memory: pd.DataFrame) -> dict[str, int]:
+    """What the device with the highest peak in the table `memory` holds at it, by category; empty if not known.
+
+    GPUs count, or the CPU if there are none.
+    """
+    on_gpu = memory[memory["device"] != "cpu"]
+    known = on_gpu if len(on_gpu) else memory
+    if not len(known):
+        return {}
+    row = known.loc[known["peak_allocated_bytes"].idxmax()]
+    parts = {category: row[column] for category, column in CATEGORY_COLUMNS.items()}
+    return {} if pd.isna(parts[UNKNOWN_USE]) else {name: 0 if pd.isna(n) else int(n) for name, n in parts.items()}
 
 
 def closed_steps(breakdown_steps: pd.DataFrame, last: Sequence[int]) -> pd.DataFrame:

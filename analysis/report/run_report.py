@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
-from ..metrics.memory.categories import CATEGORIES
+from ..metrics.memory.categories import BLOCK_CATEGORIES
 from ..metrics.pipelines.table import pieces_of_step
 from ..metrics.regions.nesting import NAMES
 from ..metrics.roles.grid import usual_dimensions
@@ -362,13 +362,13 @@ def _memory(analysis: Analysis) -> Section:
     says = headline_of_memory(rows, largest)
     growing = growth_of(analysis, rows)
     if growing:
-        says += f" {growth_in_words(growing[0])[0].capitalize()}."
+        says += f" R{growth_in_words(growing[0])[0].removeprefix('r')}."
     curves = [one for one in analysis.of(memory_rows).curves if one["points"]]
     curve = next((one for one in curves if (one["rank"], one["device"]) == (largest["rank"], largest["device"])), None)
     figures = []
     if curve is not None:
         title = f"Memory over step {curve['step']} of rank {curve['rank']}"
-        figures = [areas.memory_over_a_step(curve["points"], CATEGORIES, title, analysis.table("memory_steps"))]
+        figures = [areas.memory_over_a_step(curve["points"], BLOCK_CATEGORIES, title, analysis.table("memory_steps"))]
     names = ("memory", "allocations", "memory_steps")
     tables = [block for name in names for block in _blocks(analysis, name)]
     return Section("memory", "Memory", says, figures, tables)

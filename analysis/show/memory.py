@@ -29,7 +29,7 @@ _STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
 
 
 @dataclass(frozen=True)
-class Limit:
+class MemoryLimit:
     """The device whose memory is nearest to being full: its row of `memory`, and what fills most of it at the peak."""
 
     row: Row
@@ -50,7 +50,7 @@ class Limit:
         return f"peak {_of(self.held_bytes, row['device_bytes'])} on rank {row['rank']}{device}{most}"
 
 
-def limit_of(analysis: Analysis) -> Limit | None:
+def limit_of(analysis: Analysis) -> MemoryLimit | None:
     """The device that memory limits, of several the fullest; None if there is none."""
     full = analysis.nearly_full
     if not full:
@@ -60,7 +60,7 @@ def limit_of(analysis: Analysis) -> Limit | None:
     held = max(row["peak_reserved_bytes"] or 0, row["peak_allocated_bytes"])
     parts = categories_at_peak(row)
     category, size = max(parts, key=lambda part: part[1]) if parts else (None, 0)
-    return Limit(row, held, category, size)
+    return MemoryLimit(row, held, category, size)
 
 
 def categories_at_peak(row: Row) -> list[tuple[str, int]]:

@@ -41,7 +41,7 @@ _NO_EVENTS = (
 _LIMITS, _NO_LIMIT = 0.9, float("inf")
 """Of a device: an allocator that holds so much has little left to take."""
 
-MEMORY = Schema("memory", "rank and device: at the peak of its allocated memory", {
+DEVICE_MEMORY = Schema("memory", "rank and device: at the peak of its allocated memory", {
     "rank": RANK,
     "device": _DEVICE,
     "peak_allocated_bytes": (
@@ -134,7 +134,7 @@ def nearly_full(
 
 
 @TableEntry(
-    MEMORY,
+    DEVICE_MEMORY,
     Topic.memory,
     "Peak memory of each rank's devices, when it was, and what filled it.",
     "memory.md#the-peak",
@@ -156,7 +156,7 @@ def nearly_full(
 )  # fmt: skip
 def memory(memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]]) -> pd.DataFrame:
     """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
-    return MEMORY.frame(
+    return DEVICE_MEMORY.frame(
         row | {"device_bytes": _bytes_of(gpu_bytes.get(row["rank"], ()), row["device"])} for row in memory_rows.devices
     )
 

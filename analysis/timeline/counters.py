@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core.intervals import Times, spans
 from ..core.schema import grouped
 from ..metrics.device.queues import Depth, OnStream
-from ..metrics.memory.held import UNKNOWN, DeviceMemory
+from ..metrics.memory.held import NOT_RECORDED, DeviceMemory
 from .slices import Counter, Track
 
 _Values = NDArray[np.float64]
@@ -109,7 +109,7 @@ def _held(memory: DeviceMemory, column: str, start_ns: int, end_ns: int) -> tupl
     held: Times = getattr(memory, column)
     changes = np.append(True, held[1:] != held[:-1])
     first = max(memory.event_at(start_ns), 0)
-    shown = np.flatnonzero((memory.time_ns < end_ns) & (np.arange(memory.events) >= first) & (held != UNKNOWN))
+    shown = np.flatnonzero((memory.time_ns < end_ns) & (np.arange(memory.events) >= first) & (held != NOT_RECORDED))
     shown = shown[changes[shown] | (shown == first)]
     return np.maximum(memory.time_ns[shown], start_ns), held[shown] / (1 << 20)
 

@@ -8,13 +8,15 @@ import pytest
 from allocations import trained
 from builders import US, Trace
 
-from commtrace import analyse
+from commtrace import analyse, compare
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.memory.categories import CATEGORIES
+from commtrace.analysis.metrics.memory.categories import BLOCK_CATEGORIES
 from commtrace.analysis.metrics.memory.held import BEFORE, memory_of
 from commtrace.analysis.metrics.memory.table import CATEGORY_COLUMNS
+from commtrace.analysis.render.plots.areas import memory_over_a_step
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.show.memory import memory_screen
+from commtrace.analysis.tables.memory import memory_rows
 from commtrace.analysis.timeline.counters import held_memory
 from commtrace.cli import main
 
@@ -182,7 +184,7 @@ def test_commands_write_every_format(tmp_path, capsys, command, how):
 
 
 def test_categories_have_each_a_column():
-    assert list(CATEGORY_COLUMNS) == list(CATEGORIES)
+    assert list(CATEGORY_COLUMNS) == list(BLOCK_CATEGORIES)
 
 
 def test_the_timeline_has_counters_of_what_is_held(tmp_path):
@@ -200,3 +202,31 @@ def test_the_timeline_has_counters_of_what_is_held(tmp_path):
     [later, _] = held_memory([memory], 0, middle + 1, end, lambda times: times)
     assert later.content.time_ns[0] == middle + 1
     assert later.content.value[0] * 2**20 == memory.allocated_bytes[memory.events // 2]
+
+
+def test_the_page_draws_the_step_with_the_peak_by_category(drawn):
+    job, found = drawn
+    [curve] = found.of(memory_rows).curves
+    sums = [sum(point[category] for category in BLOCK_CATEGORIES) for point in curve["points"]]
+    assert max(sums) == job.peak
+    assert curve["step"] == found.memory["step"].iloc[0]
+    at_peak = curve["points"][sums.index(job.peak)]
+    assert {category: at_peak[category] for category in BLOCK_CATEGORIES if at_peak[category]} == job.at_peak
+    times = [point["time_ns"] for point in curve["points"]]
+    assert times == sorted(times)
+    figure = memory_over_a_step(curve["points"], BLOCK_CATEGORIES, "Memory", found.memory_steps)
+    for category in {name for point in curve["points"] for name in BLOCK_CATEGORIES if point[name]}:
+        assert f"<title>{category}</title>" in figure.svg
+
+
+def test_the_page_has_a_section_on_memory(tmp_path):
+    page = analysed(trained(4, leak=LEAK), tmp_path).report()
+    assert "Memory over step" in page.html
+    assert "Rank 0 grows by 64 MiB per step: layer_1." in page.html
+
+
+def test_a_comparison_says_what_grew(tmp_path):
+    sides = [analysed(trained(6, leak=leak), tmp_path / str(leak)) for leak in (0, LEAK)]
+    [row] = records(compare(*sides).comparison.query("measure == 'peak_memory'"))
+    assert row["difference_bytes"] > 0
+    assert row["note"].startswith("unknown +256 MiB")

@@ -1,4 +1,4 @@
-"""`commtrace memory`: peaks of memory, what filled them and what grows; and `commtrace table memory`."""
+"""`commtrace memory`: peaks of memory, what filled them and what grows; and the tables behind it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ _TABLES = {MemoryBy.device: "memory", MemoryBy.step: "memory_steps", MemoryBy.pl
 @reads_traces
 @writes_tables
 def memory_command(
+    ctx: typer.Context,
     runs: Runs,
     by: Annotated[
         MemoryBy | None,
         typer.Option(
             help="A table instead of the screen: a row per device, per step of it, or per place of allocation.",
-            show_default="the screen; in other formats, device",
+            show_default="the screen; of `table memory` and in other formats, device",
         ),
     ] = None,
     *,
@@ -54,8 +55,10 @@ def memory_command(
       commtrace memory --by step traces/my-run
       commtrace memory --by place --where 'grows_bytes>0' traces/my-run
       commtrace memory --format json traces/my-run
+      commtrace table memory traces/my-run
     """
-    if by is None and writing.format is Format.table and writing.choice == RowChoice():
+    wants_screen = by is None and not ctx.command_path.endswith("table memory")
+    if wants_screen and writing.format is Format.table and writing.choice == RowChoice():
         analysis = analysis_of(runs, reading, details=True)
         if not len(analysis.table("memory")):
             raise NothingMeasured(f"{analysis.run.name}: {why_empty('memory', analysis)}")
@@ -67,3 +70,17 @@ def memory_command(
     name = _TABLES[by or MemoryBy.device]
     writing.check(name)
     print_table(name, analysis_of(runs, reading, details=True), writing)
+
+
+@reads_traces
+@writes_tables
+def allocations_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
+    """Print where memory was allocated that is held at the peak, and what grows from step to step.
+
+    \b
+    Examples:
+      commtrace table allocations traces/my-run
+      commtrace table allocations --where 'grows_bytes>0' --format json traces/my-run
+    """
+    writing.check("allocations")
+    print_table("allocations", analysis_of(runs, reading, details=True), writing)

@@ -17,7 +17,7 @@ from .columns import CYCLE, DEVICE, PG_RANKS, RANK, STEP
 _VALUE_BYTES = 8
 _NULLABLE_BYTES = 9
 """Of a value that may be NA in a table: a byte says whether it is."""
-MOST_BYTES = (1 << 44) - 1
+MOST_DEVICE_BYTES = (1 << 44) - 1
 """17 TB: more than any device has, and few enough to be summed."""
 
 MOST_ELEMS = 1 << 53
@@ -162,7 +162,7 @@ _ACTIVITY = EventSort("activities", "GPU event", (
     ),
     EventColumn(
         "size_bytes", "Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else", "integer",
-        name="size", keys=("bytes",), nsight="bytes", above=-1, most=MOST_BYTES, since=1,
+        name="size", keys=("bytes",), nsight="bytes", above=-1, most=MOST_DEVICE_BYTES, since=1,
     ),
     EventColumn(
         "registers", "Int64", "registers of each thread of the kernel, NA where the trace does not say", "integer",

@@ -10,7 +10,7 @@ import msgspec
 
 from ....common.wording import counted
 from ...core.json_repairs import Habits, without_numbers_that_are_none
-from ...core.tables.events import MOST_BYTES
+from ...core.tables.events import MOST_DEVICE_BYTES
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
@@ -45,7 +45,7 @@ class _DeviceProperties(msgspec.Struct):
     @property
     def memory_bytes(self) -> int:
         """Its memory; 0 if that is not known."""
-        known = isinstance(self.total_bytes, int) and 0 < self.total_bytes <= MOST_BYTES
+        known = isinstance(self.total_bytes, int) and 0 < self.total_bytes <= MOST_DEVICE_BYTES
         return int(self.total_bytes) if known else 0
 
 

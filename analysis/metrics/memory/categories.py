@@ -26,13 +26,13 @@ from .places import OPTIMIZER, Places, is_backward
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
-COMMUNICATION, UNKNOWN_USE, OLDER = "communication buffers", "unknown", "before the trace"
-CATEGORIES = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, TEMPORARIES, COMMUNICATION, UNKNOWN_USE, OLDER)
+COMMUNICATION_BUFFERS, UNKNOWN_USE, OLDER = "communication buffers", "unknown", "before the trace"
+BLOCK_CATEGORIES = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, TEMPORARIES, COMMUNICATION_BUFFERS, UNKNOWN_USE, OLDER)
 """What blocks are for, in the order in which people look for it. The last one was allocated before the first event."""
 
 
 def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -> NDArray[Any]:
-    """The category of each block, one of CATEGORIES; what the source knows counts. `marks` are those of steps.
+    """The category of each block, one of BLOCK_CATEGORIES; what the source knows counts. `marks` are those of steps.
 
     Where it is not known by the end for how long a block is held, it is `unknown`.
     """
@@ -61,7 +61,7 @@ def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -
     category[optimizer & ~outlives & ~covers] = TEMPORARIES
     category[optimizer & ~same & (outlives | covers)] = STATE
     category[_like_parameters(memory, places, known & forward & covers, category == GRADIENTS)] = PARAMETERS
-    category[places.is_communicating[begin]] = COMMUNICATION
+    category[places.is_communicating[begin]] = COMMUNICATION_BUFFERS
     category[~known] = OLDER
     told = blocks.category != None  # noqa: E711 - of each
     category[told] = blocks.category[told]

@@ -27,7 +27,7 @@ _NO_CHANCE = 5
 """Steps in which sizes that are drawn hardly ascend each time."""
 
 
-class Place(NamedTuple):
+class AllocatedAt(NamedTuple):
     """Where blocks are allocated: a region by its number in `RegionPaths`, a phase, an operator, a line of code."""
 
     region: int
@@ -43,16 +43,16 @@ class Growth(NamedTuple):
     steps: int
 
 
-def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[Place]]:
+def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[AllocatedAt]]:
     """Which of the distinct places each block was allocated at, -1 where it is older than the events."""
     blocks = memory.blocks
     known = blocks.allocated != BEFORE
     at = np.maximum(blocks.allocated, 0)
     line = _either(blocks.line, places.line[at]) if len(blocks) else blocks.line
-    numbers: dict[Place, int] = {}
+    numbers: dict[AllocatedAt, int] = {}
     keys = zip(places.region[at].tolist(), places.phase[at].tolist(), places.operator[at], line, strict=True)
     codes = [
-        numbers.setdefault(Place(*key), len(numbers)) if is_known else -1
+        numbers.setdefault(AllocatedAt(*key), len(numbers)) if is_known else -1
         for key, is_known in zip(keys, known, strict=True)
     ]
     return np.array(codes, dtype=np.int64), list(numbers)

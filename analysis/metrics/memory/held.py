@@ -19,7 +19,7 @@ from ...core.intervals import Times
 from ...core.schema import bare, grouped
 from ..clocks.frame import Flags, Ints
 
-UNKNOWN = -(2**63)
+NOT_RECORDED = -(2**63)
 """A time, a thread or a number of bytes that is not known."""
 BEFORE = -1
 """The moment at which a block was allocated that is older than what was recorded."""
@@ -33,9 +33,9 @@ class Blocks:
     """Blocks of memory and their lives; all of shape (blocks,).
 
     A block is held from the event `allocated` on, BEFORE where that was not recorded, until the event `freed`, which is
-    the number of events where it outlived them. `thread` called the allocator, UNKNOWN where that is not known. Where
-    the source knows it, `line` is the first line of the user's own code (`train.py:31`), and `category` what the block
-    is for, one of `categories.CATEGORIES`.
+    the number of events where it outlived them. `thread` called the allocator, NOT_RECORDED where that is not known.
+    Where the source knows it, `line` is the first line of the user's own code (`train.py:31`), and `category` what the
+    block is for, one of `categories.BLOCK_CATEGORIES`.
     """
 
     address: Ints
@@ -60,7 +60,7 @@ class Blocks:
     ) -> Blocks:
         """Blocks of which nothing else is known than what is given."""
         blocks = len(size_bytes)
-        numbers = (np.full(blocks, UNKNOWN) if one is None else one for one in (address, thread))
+        numbers = (np.full(blocks, NOT_RECORDED) if one is None else one for one in (address, thread))
         texts = (np.full(blocks, None, dtype=object) if one is None else one for one in (line, category))
         known_address, known_thread = numbers
         return cls(known_address, size_bytes, allocated, freed, known_thread, *texts)
@@ -83,9 +83,9 @@ class Blocks:
 class DeviceMemory:
     """The memory of one device of a rank in one cycle. What is of shape (events,) is in the order of the events.
 
-    `time_ns` is when each happened, on the clock of the rank's trace, UNKNOWN if that is not known; `allocated_bytes`
-    and `reserved_bytes` are the totals from then on: what is in use, and what the allocator holds with its cache,
-    UNKNOWN where it is not recorded. The first event found `found_bytes` allocated. Where no totals are recorded,
+    `time_ns` is when each happened, on the clock of the rank's trace, NOT_RECORDED if that is not known;
+    `allocated_bytes` and `reserved_bytes` are the totals from then on: what is in use, and what the allocator holds
+    with its cache, NOT_RECORDED likewise. The first event found `found_bytes` allocated. Where no totals are recorded,
     `allocated_bytes` counts from what was held before the first event, and `counts_all` is false. `thread` called the
     allocator. `blocks` are those whose lives are known, none if their addresses are not (`knows_blocks`): what else is
     allocated is older than the first event. `device_bytes` is all the memory that the device has.
@@ -122,13 +122,13 @@ class DeviceMemory:
     @property
     def peak_reserved_bytes(self) -> int | None:
         """The most that the allocator holds; None where that is not recorded."""
-        most = int(self.reserved_bytes.max(initial=UNKNOWN))
-        return None if most == UNKNOWN else most
+        most = int(self.reserved_bytes.max(initial=NOT_RECORDED))
+        return None if most == NOT_RECORDED else most
 
     def reserved_at(self, event: int) -> int | None:
         """What the allocator holds from this event on; None where that is not recorded."""
         reserved = int(self.reserved_bytes[event])
-        return None if reserved == UNKNOWN else reserved
+        return None if reserved == NOT_RECORDED else reserved
 
     def older_bytes(self, event: int) -> int | None:
         """What is allocated once this event has happened, and in none of the known blocks: it is older than the events.
@@ -165,7 +165,7 @@ def most_held_by(memory_events: pd.DataFrame) -> dict[tuple[int, str], int]:
     most: dict[tuple[int, str], int] = {}
     for (rank, device), rows in grouped(memory_events, ["rank", "device"]):
         held = max(int(_numbers(rows[name]).max()) for name in ("reserved_bytes", "allocated_bytes"))
-        if held != UNKNOWN:
+        if held != NOT_RECORDED:
             most[rank, device] = held
     return most
 
@@ -179,10 +179,10 @@ def of_events(events: pd.DataFrame, rank: int, cycle: int, device: str) -> Devic
     """
     events = events.iloc[np.argsort(events["time_ns"].to_numpy(), kind="stable")]
     changes = _Changes(*(_numbers(events[name]) for name in _Changes._fields))
-    changes = changes._replace(change_bytes=np.where(changes.change_bytes == UNKNOWN, 0, changes.change_bytes))
+    changes = changes._replace(change_bytes=np.where(changes.change_bytes == NOT_RECORDED, 0, changes.change_bytes))
     allocated = _numbers(events["allocated_bytes"])
-    counts_all = not (allocated == UNKNOWN).any()
-    knows_blocks = not (changes.address == UNKNOWN).any()
+    counts_all = not (allocated == NOT_RECORDED).any()
+    knows_blocks = not (changes.address == NOT_RECORDED).any()
     return DeviceMemory(
         rank=rank,
         cycle=cycle,
@@ -222,7 +222,7 @@ def _blocks(changes: _Changes) -> Blocks:
         np.append(known, np.full(len(before), BEFORE)),
         np.append(following[begins], before),
         address=changes.address[event],
-        thread=np.append(changes.thread[known], np.full(len(before), UNKNOWN)),
+        thread=np.append(changes.thread[known], np.full(len(before), NOT_RECORDED)),
     )
     return _in_order(blocks)
 
@@ -234,6 +234,6 @@ def _in_order(blocks: Blocks) -> Blocks:
 
 
 def _numbers(column: pd.Series[Any]) -> Ints:
-    """A column of integers, UNKNOWN where it is NA."""
-    values: Ints = bare(column) if column.dtype == "int64" else column.to_numpy(dtype=np.int64, na_value=UNKNOWN)
+    """A column of integers, NOT_RECORDED where it is NA."""
+    values: Ints = bare(column) if column.dtype == "int64" else column.to_numpy(dtype=np.int64, na_value=NOT_RECORDED)
     return values

@@ -17,11 +17,11 @@ from ..device.idle import Host
 from ..device.launches import names_around
 from ..functions import is_of_user
 from ..regions.nesting import BACKWARD, DIRECT, NO_REGION, RECOMPUTE, CpuRanges, RegionPaths, Regions, regions_of
-from .held import UNKNOWN, DeviceMemory
+from .held import NOT_RECORDED, DeviceMemory
 
 OPTIMIZER = RECOMPUTE + 1
 """A phase beside those of regions: inside of an optimizer's step."""
-PHASES = (None, "backward", "recompute", "optimizer")
+PHASE_NAMES = (None, "backward", "recompute", "optimizer")
 """Their names; the first one is what is called directly: forward pass, data, anything else."""
 
 _COLUMNS = ["thread", "name", "start_ns", "dur_ns"]
@@ -35,7 +35,7 @@ _HANDING = (markers.C10D, *markers.FUNCTIONAL, "fsdp::", "FSDP::all_gather", "FS
 class Places(NamedTuple):
     """Where each event was; all but `paths` of shape (events,).
 
-    `region` is a number in `paths`; `phase` one of PHASES by its place. `operator` and `line` are None where no
+    `region` is a number in `paths`; `phase` one of PHASE_NAMES by its place. `operator` and `line` are None where no
     operator or function of the user's own code is known. `is_main` flags events of the thread that runs the steps and
     of those of autograd. `step` is NO_STEP outside of steps.
     """
@@ -51,7 +51,7 @@ class Places(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class CpuProgram:
     """What the CPU of one rank did in one cycle; the arguments are tables of these names, or of `Host`."""
 
     host: Host
@@ -89,7 +89,7 @@ class Program:
         regions, operators = self.regions(), self.operators()
         thread, time_ns = memory.thread, memory.time_ns
         region, phase = regions.places(thread, time_ns)
-        is_main = np.isin(thread, [regions.main, *regions.engines]) if len(self.step_marks) else thread != UNKNOWN
+        is_main = np.isin(thread, [regions.main, *regions.engines]) if len(self.step_marks) else thread != NOT_RECORDED
         phase = np.where(self._in_optimizer()[region] & (phase == DIRECT), OPTIMIZER, phase)
         named = flags_of_texts(operators["name"], lambda name: not name.startswith(_ALLOCATING))
         operator = names_around(operators[named], thread, time_ns)

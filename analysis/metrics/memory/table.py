@@ -16,13 +16,13 @@ from ...core.steps import NO_STEP, Mark
 from ..clocks.frame import Ints
 from ..device.idle import HostTables
 from ..regions.nesting import NOT_LAUNCHED
-from .categories import CATEGORIES, OLDER, UNKNOWN_USE, categories_of, step_events
+from .categories import BLOCK_CATEGORIES, OLDER, UNKNOWN_USE, categories_of, step_events
 from .curve import curve_of_step
-from .growth import LEAST_STEPS, Growth, Place, growing_blocks, growth_in_all, growth_of_places, place_codes
-from .held import BEFORE, UNKNOWN, DeviceMemory, memory_of
-from .places import PHASES, Places, Program
+from .growth import LEAST_STEPS, AllocatedAt, Growth, growing_blocks, growth_in_all, growth_of_places, place_codes
+from .held import BEFORE, NOT_RECORDED, DeviceMemory, memory_of
+from .places import PHASE_NAMES, CpuProgram, Places
 
-CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in CATEGORIES}
+CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in BLOCK_CATEGORIES}
 """The column of each category: `optimizer_state_bytes`."""
 
 TOO_FEW_STEPS = f"steps are too few to tell whether anything adds up, which takes {LEAST_STEPS}"
@@ -32,7 +32,7 @@ PlaceNames = tuple[str | None, str | None, str | None, str | None]
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedMemory:
     """The memory of a device with what is known of its blocks; `marks` are those of the steps."""
 
     memory: DeviceMemory
@@ -40,7 +40,7 @@ class Explained:
     marks: Sequence[Mark]
 
     @cached_property
-    def _codes(self) -> tuple[Ints, list[Place]]:
+    def _codes(self) -> tuple[Ints, list[AllocatedAt]]:
         return place_codes(self.memory, self.places)
 
     @cached_property
@@ -64,9 +64,9 @@ class Explained:
         if not memory.knows_blocks or older is None:
             return None
         held = memory.blocks.held_at(event)
-        codes = pd.Categorical(self.category[held], CATEGORIES).codes
-        sums = np.bincount(codes, memory.blocks.size_bytes[held], len(CATEGORIES)).astype(np.int64).tolist()
-        found = dict(zip(CATEGORIES, sums, strict=True))
+        codes = pd.Categorical(self.category[held], BLOCK_CATEGORIES).codes
+        sums = np.bincount(codes, memory.blocks.size_bytes[held], len(BLOCK_CATEGORIES)).astype(np.int64).tolist()
+        found = dict(zip(BLOCK_CATEGORIES, sums, strict=True))
         return found | {OLDER: found[OLDER] + older}
 
     def by_place(self, event: int) -> dict[tuple[str, PlaceNames], tuple[int, int]]:
@@ -86,15 +86,17 @@ class Explained:
         _, distinct = self._codes
         return {self.names(distinct[code]): growth for code, growth in self.growth.items()}
 
-    def names(self, place: Place) -> PlaceNames:
+    def names(self, place: AllocatedAt) -> PlaceNames:
         """The names of a place."""
         region = self.places.paths.text(place.region) if place.region > NOT_LAUNCHED else None
-        return region, PHASES[place.phase], place.operator, place.line
+        return region, PHASE_NAMES[place.phase], place.operator, place.line
 
     def where(self, event: int) -> Row:
         """Step, region, phase, operator and line of an event."""
         places = self.places
-        at = Place(int(places.region[event]), int(places.phase[event]), places.operator[event], places.line[event])
+        at = AllocatedAt(
+            int(places.region[event]), int(places.phase[event]), places.operator[event], places.line[event]
+        )
         step = int(places.step[event])
         names = dict(zip(("region", "phase", "operator", "line"), self.names(at), strict=True))
         return {"step": None if step == NO_STEP else step, **names}
@@ -102,18 +104,18 @@ class Explained:
 
 def explained_memory(
     memory_events: pd.DataFrame, activities: pd.DataFrame, operator_calls: pd.DataFrame, host_tables: HostTables
-) -> Iterator[Explained]:
+) -> Iterator[ExplainedMemory]:
     """Yield the memory of each device of each rank and cycle; the arguments are tables of these names."""
     ran, autograd = (dict(grouped(table, ["rank", "cycle"])) for table in (activities, operator_calls))
-    programs: dict[tuple[int, int], Program] = {}
+    programs: dict[tuple[int, int], CpuProgram] = {}
     for memory in memory_of(memory_events):
         key = memory.rank, memory.cycle
         if key not in programs:
-            programs[key] = Program(
+            programs[key] = CpuProgram(
                 host_tables.host(*key), ran.get(key, activities[:0]), autograd.get(key, operator_calls[:0])
             )
         program = programs[key]
-        yield Explained(memory, program.places(memory), program.step_marks)
+        yield ExplainedMemory(memory, program.places(memory), program.step_marks)
 
 
 class MemoryRows(NamedTuple):
@@ -128,12 +130,12 @@ class MemoryRows(NamedTuple):
     curves: list[Row]
 
 
-def rows_of_memory(explained: Iterable[Explained], calls: pd.DataFrame) -> MemoryRows:
+def rows_of_memory(explained: Iterable[ExplainedMemory], calls: pd.DataFrame) -> MemoryRows:
     """The rows of all tables of memory; `calls` are the collective calls of these ranks.
 
     Of a device with several cycles, the one with the highest peak counts; what grows must grow in each.
     """
-    of_device: dict[tuple[int, str], list[Explained]] = {}
+    of_device: dict[tuple[int, str], list[ExplainedMemory]] = {}
     for one in explained:
         of_device.setdefault((one.memory.rank, one.memory.device), []).append(one)
     rows = MemoryRows([], [], [], [])
@@ -143,14 +145,16 @@ def rows_of_memory(explained: Iterable[Explained], calls: pd.DataFrame) -> Memor
         growing = _growing_in_all(cycles)
         rows.devices.append(key | _peak_row(most, cycles, growing, calls))
         if (step := rows.devices[-1]["step"]) is not None:
-            rows.curves.append(key | {"step": step, "points": curve_of_step(most, step)})
+            rows.curves.append(
+                key | {"step": step, "points": curve_of_step(most.memory, most.category, most.marks, step)}
+            )
         rows.places.extend(key | row for row in _allocation_rows(most, growing))
         rows.steps.extend(key | row for one in cycles for row in _step_rows(one))
     return rows
 
 
 def _peak_row(
-    most: Explained, cycles: Sequence[Explained], growing: Mapping[PlaceNames, Growth], calls: pd.DataFrame
+    most: ExplainedMemory, cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growth], calls: pd.DataFrame
 ) -> Row:
     memory = most.memory
     peak = memory.peak
@@ -170,7 +174,7 @@ def _peak_row(
     }
 
 
-def _grows(cycles: Sequence[Explained], growing: Mapping[PlaceNames, Growth]) -> int | None:
+def _grows(cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growth]) -> int | None:
     """What grows in a step, of all places together; of all that is allocated where places are not known.
 
     0 if nothing does, None where too few steps are marked to tell.
@@ -184,7 +188,7 @@ def _grows(cycles: Sequence[Explained], growing: Mapping[PlaceNames, Growth]) ->
     return min(0 if growth is None else growth.per_step_bytes for growth in grown)
 
 
-def _categories(one: Explained, event: int) -> Row:
+def _categories(one: ExplainedMemory, event: int) -> Row:
     sums: Mapping[str, int | None] | None = one.by_category(event)
     if sums is None:
         return dict.fromkeys(CATEGORY_COLUMNS.values())
@@ -193,7 +197,7 @@ def _categories(one: Explained, event: int) -> Row:
     return {column: sums[category] for category, column in CATEGORY_COLUMNS.items()}
 
 
-def _notes(one: Explained) -> Iterator[str]:
+def _notes(one: ExplainedMemory) -> Iterator[str]:
     memory = one.memory
     if memory.counts_since_capture:
         yield "of the CPU, torch counts only what is allocated after the capture began"
@@ -212,8 +216,8 @@ def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
     if not len(own):
         return nothing
     start = own["start_ns"].to_numpy(dtype=np.int64)
-    issued = own["issue_ns"].to_numpy(dtype=np.int64, na_value=UNKNOWN)
-    begun = np.minimum(np.where(issued == UNKNOWN, start, issued), start)
+    issued = own["issue_ns"].to_numpy(dtype=np.int64, na_value=NOT_RECORDED)
+    begun = np.minimum(np.where(issued == NOT_RECORDED, start, issued), start)
     running = own[(begun <= time_ns) & (time_ns < start + own["dur_ns"].to_numpy(dtype=np.int64))]
     if not len(running):
         return nothing
@@ -225,7 +229,7 @@ def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
     }  # fmt: skip
 
 
-def _step_rows(one: Explained) -> Iterator[Row]:
+def _step_rows(one: ExplainedMemory) -> Iterator[Row]:
     """Yield the peak of each step: what it began with counts, too."""
     memory = one.memory
     for step, (before, last) in step_events(memory, one.marks).items():
@@ -238,14 +242,14 @@ def _step_rows(one: Explained) -> Iterator[Row]:
         yield {
             "step": step,
             "peak_allocated_bytes": int(memory.allocated_bytes[peak]),
-            "peak_reserved_bytes": None if reserved == UNKNOWN else reserved,
+            "peak_reserved_bytes": None if reserved == NOT_RECORDED else reserved,
             "end_allocated_bytes": int(memory.allocated_bytes[last]),
             **{name: where[name] for name in ("region", "phase", "operator")},
             **_categories(one, peak),
         }
 
 
-def _growing_in_all(cycles: Sequence[Explained]) -> Mapping[PlaceNames, Growth]:
+def _growing_in_all(cycles: Sequence[ExplainedMemory]) -> Mapping[PlaceNames, Growth]:
     """What grows in each cycle that has enough steps to tell."""
     told = [one.growing() for one in cycles if len(step_events(one.memory, one.marks)) >= LEAST_STEPS]
     if not told:
@@ -257,7 +261,7 @@ def _growing_in_all(cycles: Sequence[Explained]) -> Mapping[PlaceNames, Growth]:
     }
 
 
-def _allocation_rows(one: Explained, growing: Mapping[PlaceNames, Growth]) -> list[Row]:
+def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth]) -> list[Row]:
     """What is held at the peak, the largest first, and what grows, whether or not it is held then."""
     peak = one.memory.peak
     sums = one.by_category(peak)
