@@ -501,7 +501,7 @@ class Comparison:
         row: Row = compared(peaks[0]["peak"], peaks[1]["peak"], allowance, unit="bytes")
         without = " and ".join(name for name, count in _counts(row) if not count)
         note = f"not recorded in {without}: capture with profile_memory" if without else self._what_changed_in_memory()
-        return {"measure": "peak_memory", "note": note} | row
+        return row | {"measure": "peak_memory", "note": row.get("note") or note}
 
     def _what_changed_in_memory(self) -> str | None:
         """`activations +1.2 GiB, gradients -64 MiB`: what the peak consists of, the largest change first; if known."""
