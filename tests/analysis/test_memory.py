@@ -1,6 +1,7 @@
 """Tables of memory against what is known of simulated training: every figure to the byte."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -233,3 +234,37 @@ def test_a_comparison_says_what_grew(tmp_path):
     )
     assert row["difference_bytes"] > 0
     assert row["note"].startswith("unknown +256 MiB")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_stands_in_an_instant_is_a_number_or_unknown(tmp_path, seed):
+    """Odd devices, sizes no device has, releases without allocation, totals that are missing."""
+    draw = random.Random(seed)
+    trace = Trace(0, 1).kernel("gemm", 5 * US, 50 * US).op("aten::mm", US, 9 * US)
+    for step in range(draw.randrange(4)):
+        trace.step(step, step * 1_000 * US, (step + 1) * 1_000 * US)
+    odd = [0, 1, -1, 512, -512, 2**40, -(2**40), 2**62, -(2**62), 2**63 - 1, -(2**63) + 1]
+    for _ in range(draw.randrange(1, 40)):
+        keys = ("Addr", "Bytes", "Total Allocated", "Total Reserved")
+        args = {key: draw.choice(odd) for key in keys if draw.random() < 0.9}
+        args |= {"Device Type": draw.choice([0, 1, 6]), "Device Id": draw.choice([-1, 0, 7])}
+        if draw.random() < 0.8:
+            args["Addr"] = draw.randrange(5)
+        where = {"pid": 1, "tid": draw.choice([7, "x", 1000]), "ts": draw.randrange(4_000)}
+        trace.events.append({"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "args": args} | where)
+    trace.more = {
+        "deviceProperties": [{"id": 0, "name": "x", "totalGlobalMem": draw.choice([0, -1, "a", None, 2**70])}]
+    }
+    found = analysed(trace_of(trace), tmp_path)
+    assert len(found.memory)
+    assert memory_screen(found)
+    assert found.memory["device_bytes"].isna().all()
+    for row in records(found.memory):
+        parts = [row[column] for column in CATEGORY_COLUMNS.values()]
+        if None not in parts:
+            assert sum(parts) == row["peak_allocated_bytes"]
+
+
+def trace_of(trace: Trace) -> SimpleNamespace:
+    """A job that is only its trace."""
+    return SimpleNamespace(trace=trace)

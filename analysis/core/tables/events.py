@@ -236,15 +236,15 @@ _ALLOCATION = EventSort("memory", "allocator event", (
     ),
     EventColumn(
         "change_bytes", "Int64", "bytes of the block, negative where it is released", "integer",
-        name="change", keys=("Bytes",), strict=True, since=5,
+        name="change", keys=("Bytes",), strict=True, above=-MOST_DEVICE_BYTES, most=MOST_DEVICE_BYTES, since=5,
     ),
     EventColumn(
         "allocated_bytes", "Int64", "allocated on the device from then on", "integer",
-        name="allocated", keys=("Total Allocated",), strict=True,
+        name="allocated", keys=("Total Allocated",), strict=True, above=-1, most=MOST_DEVICE_BYTES,
     ),
     EventColumn(
         "reserved_bytes", "Int64", "held by the caching allocator from then on", "integer",
-        name="reserved", keys=("Total Reserved",), strict=True,
+        name="reserved", keys=("Total Reserved",), strict=True, above=-1, most=MOST_DEVICE_BYTES,
     ),
 ), (
     EventTable("memory_events", "allocation or release, read with details only, captured with profile_memory"),

@@ -159,12 +159,13 @@ def _peak_row(
     memory = most.memory
     peak = memory.peak
     allocated, reserved = int(memory.allocated_bytes[peak]), memory.reserved_at(peak)
+    has_cache = memory.counts_all and reserved is not None and reserved >= allocated
     most_reserved = [one.memory.peak_reserved_bytes for one in cycles]
     known_reserved = [value for value in most_reserved if value is not None]
     return {
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": max(known_reserved, default=None),
-        "cached_bytes": None if reserved is None or reserved < allocated else reserved - allocated,
+        "cached_bytes": (reserved or 0) - allocated if has_cache else None,
         "peak_ns": int(memory.time_ns[peak]),
         **most.where(peak),
         **_in_flight(calls, memory, int(memory.time_ns[peak])),
