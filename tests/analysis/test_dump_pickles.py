@@ -16,9 +16,9 @@ from hanging_jobs import data_parallel, dumps_of
 
 from commtrace.analysis.core.budget import Budget
 from commtrace.analysis.errors import DamagedTrace, TraceError, UnsafePickle
-from commtrace.analysis.formats.flight_recorder.entry import is_pickle
-from commtrace.analysis.formats.flight_recorder.opcodes import check_primitive, primitives
 from commtrace.analysis.hang.analysis import find_hang
+from commtrace.analysis.recording.plain_content import is_pickle
+from commtrace.analysis.recording.plain_pickles import check_primitive, primitives
 
 DUMP = dumps_of(data_parallel(2).run())[0]
 ADMITTED = {

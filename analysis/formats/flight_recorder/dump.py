@@ -15,24 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ....common.disk import open_plain
 from ....common.nccl_tests import collective_name, dtype_name, elements
 from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
 from ...core.markers import COALESCED, GLOO_MARK
-from ...core.small_files import MOST_BYTES, NotJson, any_json, json_bytes
-from ...errors import DamagedTrace, NotATrace, UnreadableFile
-from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
+from ...core.small_files import MOST_BYTES
+from ...errors import DamagedTrace, NotATrace
+from ...recording.plain_content import budget_of, is_pickle, plain_bytes, plain_content, scalar_text, whole_number
 from ..others import SNAPSHOT, foreign_file
-from .entry import is_pickle
-from .opcodes import primitives
 
 _KEYS = frozenset({"entries", "pg_config", "pg_status", "nccl_comm_state"})
 _MOST_SIZES, _MOST_FRAMES, _MOST_ENTRIES = 10_000, 1_000, 1_000_000
 _LAST_ENTRIES = 64  # among these, which are in the order of issue, is the last time
 _MOST_CALLS = 1 << 48
 _MOST_DIMENSIONS = 64
-_LATEST = 1 << 62
 _CALL_BYTES, _FRAME_BYTES, _RECORD_BYTES, _RANK_BYTES = 600, 100, 40, 16  # as they are kept
 _PEERS = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 _RANKS = re.compile(r"\d{1,7}")
@@ -143,44 +139,27 @@ class Dump:
         return not self.only_active and self.first_record == 0
 
 
-def budget_of(path: Path, limit_bytes: int | None) -> Budget:
-    """The memory budget for reading a dump."""
-    return Budget(limit_bytes, packed_bytes(path))
-
-
 def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
     """The content of a dump as it is in the file.
 
     Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle, TooLarge.
     """
-    try:
-        descriptor, _ = open_plain(path)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-            data = all_bytes(path, file, budget)
-    except OSError as err:
-        raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-    except BrokenPacking as err:
-        raise DamagedTrace(f"{path}: {err}; copy it again") from err
-    if not data:
-        raise DamagedTrace(f"{path}: is empty; the process that dumped it ended before it could")
+    data = plain_bytes(path, budget)
     if foreign_file(data) is SNAPSHOT:
         raise NotATrace(f"{path}: {SNAPSHOT}; `commtrace hang` reads dumps of the flight recorder")
-    content = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
+    if not is_pickle(data):
+        _check_json(path, data)
+    content = plain_content(path, data, budget)
     if not isinstance(content, dict) or not _KEYS & content.keys():
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it has no entries, pg_config or pg_status")
     return content
 
 
-def _of_json(path: Path, data: bytes, budget: Budget) -> Any:
+def _check_json(path: Path, data: bytes) -> None:
     if data.lstrip(_JSON_BLANKS)[:1] != b"{":
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it is neither a pickle nor JSON")
     if len(data) > MOST_BYTES:
         raise DamagedTrace(f"{path}: is larger than {MOST_BYTES >> 20} MiB; dump fewer entries (TORCH_FR_BUFFER_SIZE)")
-    budget.draw(f"{path}: what it holds", json_bytes(data))
-    try:
-        return any_json(data)
-    except NotJson as err:
-        raise DamagedTrace(f"{path}: is not a whole dump: {err}; copy it again") from err
 
 
 def read_dump(path: Path, limit_bytes: int | None = None) -> Dump:
@@ -256,23 +235,6 @@ class Taking:
             if type(shape) is not list or len(shape) > _MOST_DIMENSIONS or any(type(size) is not int for size in shape):
                 raise TypeError("the size of a tensor is not a list of numbers")
         return list(given)
-
-
-def scalar_text(value: Any) -> str:
-    """A text, or a number as text. Raises TypeError for others: the text of nested lists may be endless."""
-    if isinstance(value, str):
-        return value
-    if value is not None and not isinstance(value, int | float):
-        raise TypeError(f"a {type(value).__name__} stands where a text is expected")
-    return str(value)
-
-
-def whole_number(value: Any) -> int:
-    """An integer that fits into a table. Raises TypeError, ValueError."""
-    number = int(value)
-    if not -_LATEST < number < _LATEST:
-        raise ValueError(f"{str(number)[:40]} is out of range")
-    return number
 
 
 class _Logs:

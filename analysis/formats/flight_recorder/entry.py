@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PICKLED = (b"\x80", b"(d", b"}q", b"}r", b"}(", b"}.")
-"""How a pickle of a dictionary begins, of any protocol."""
 _JSON_KEYS = (b'"collective_seq_id"', b'"comm_lib_version"', b'"nccl_comm_state"', b'"pg_status"', b'"p2p_seq_id"')
 _OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
 _PICKLED_KEYS = (b"pg_config", b"version", b"entries", b"nccl_version", b"pg_status")
-
-
-def is_pickle(begin: bytes) -> bool:
-    """Whether a file with these first bytes may be a pickle of a dictionary."""
-    return begin.startswith(_PICKLED)
 
 
 def looks_like_dump(path: Path) -> bool:
@@ -25,6 +18,8 @@ def looks_like_dump(path: Path) -> bool:
 
 def begins_like_dump(begin: bytes) -> bool:
     """Whether these first bytes are those of a dump."""
+    from ...recording.plain_content import is_pickle
+
     if is_pickle(begin):
         return any(key in begin for key in _PICKLED_KEYS)
     is_json = begin.lstrip()[:1] == b"{"

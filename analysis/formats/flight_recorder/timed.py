@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from ....common.nccl_tests import dtype_name, elements
 from ...core.markers import COALESCED
 from ...errors import DamagedTrace
-from .dump import Dump, GroupName, Taking, budget_of, dump_content, dump_of, scalar_text, whole_number
+from ...recording.plain_content import budget_of, scalar_text, whole_number
+from .dump import Dump, GroupName, Taking, dump_content, dump_of
 
 _MS = 1_000_000
 

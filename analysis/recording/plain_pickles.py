@@ -13,8 +13,8 @@ import pickletools
 import re
 from typing import Any, NoReturn
 
-from ...core.budget import Budget
-from ...errors import DamagedTrace, TraceError, UnsafePickle
+from ..core.budget import Budget
+from ..errors import DamagedTrace, TraceError, UnsafePickle
 
 _MOST_DIGITS = 25  # of a number written as text
 _NUMBER_BYTES = 9  # of an integer of 64 bits, with its sign
@@ -31,8 +31,8 @@ _CHECKED_EVERY = 10_000  # tuples
 _NEWEST = 5
 # What fixed lengths have; the numbers of LONG_BINPUT, for which Python makes room, are bounded by %s.
 _FIXED = (
-    rb"(?:h.|[\]}N\x88\x89(uaes\x94ld]|[Kq].|j....|M..|J....|\x8a\x08.{8}|\x8a\x07.{7}|r..[\x00-%s]\x00|G.{8})"
-    rb"{0,2000}"
+    rb"(?:h.|[\]}N\x88\x89(uaes\x94ld]|[Kq].|j....|M..|J....|\x8a(?:\x08.{8}|\x07.{7}|\x06.{6}|\x05.{5})"
+    rb"|r..[\x00-%s]\x00|G.{8}){0,2000}"
 )
 _IN_RUNS = b"h]}N\x88\x89(uaes\x94ldKqjMJ\x8arG"
 _TUPLES = b")t\x85\x86\x87"
@@ -166,12 +166,12 @@ def _behind_line(data: bytes, at: int, name: str) -> int:
 
 
 def _refusal(code: int, at: int, name: str) -> TraceError:
-    """The error for an operation that no dump has."""
+    """The error for an operation that no dump of torch has."""
     known = next((opcode for opcode in pickletools.opcodes if ord(opcode.code) == code), None)
     if known is None:
         return DamagedTrace(f"{name}: is not a whole pickle: there is no operation {code:#04x}, as at byte {at:,}")
     return UnsafePickle(
-        f"{name}: is refused: at byte {at:,} its pickle asks for {known.name}, and a dump of the flight recorder needs "
+        f"{name}: is refused: at byte {at:,} its pickle asks for {known.name}, and torch's dumps need "
         "nothing but texts, numbers, lists and dictionaries; nothing of it was run. Dump it as JSON, or leave it out"
     )
 
