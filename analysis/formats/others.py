@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 SNAPSHOT = (
-    "is a snapshot of torch's memory allocator, which shows neither kernels nor collectives; look at it on "
-    "https://pytorch.org/memory_viz"
+    "is a snapshot of torch's memory allocator, which shows neither kernels nor collectives; `commtrace memory` reads "
+    "it, and https://pytorch.org/memory_viz draws it"
 )
 """The refusal of files that `torch.cuda.memory._dump_snapshot` writes."""
 RPD = (
@@ -29,6 +29,8 @@ _PERFETTO = (
 _IS_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT_KEYS = (b"segments", b"device_traces")
 _PLANES = (b"/host:", b"/device:", b"Task Environment")
+_IS_JSON_SNAPSHOT = re.compile(rb'\s*\{\s*"(?:segments|device_traces|allocator_settings|external_annotations)"\s*:')
+_KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
 _NEAR = 256
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 # Fields of a TracePacket with their wire types: https://perfetto.dev/docs/reference/trace-packet-proto
@@ -46,11 +48,18 @@ def foreign_file(begin: bytes) -> str | None:
     """What a file with these first bytes, unpacked, is and what to do instead; None if that is not known."""
     if _IS_PICKLE.match(begin):
         return SNAPSHOT if any(key in begin[:_NEAR] for key in _SNAPSHOT_KEYS) else _PICKLE
+    if _IS_JSON_SNAPSHOT.match(begin):
+        return SNAPSHOT
     if not begin.startswith(_FIRST_FIELD) or _IS_JSON.match(begin):
         return None
     if any(name in begin[:_NEAR] for name in _PLANES) and b"\x12" in begin[:_NEAR]:
         return _XSPACE
     return _PERFETTO if _holds_packets(begin) else None
+
+
+def begins_like_kineto(begin: bytes) -> bool:
+    """Whether JSON with these first bytes is a trace of Kineto rather than another file of torch."""
+    return any(key in begin for key in _KINETO_KEYS)
 
 
 def _holds_packets(begin: bytes) -> bool:

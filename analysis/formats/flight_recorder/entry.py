@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..others import begins_like_kineto
+
 _JSON_KEYS = (b'"collective_seq_id"', b'"comm_lib_version"', b'"nccl_comm_state"', b'"pg_status"', b'"p2p_seq_id"')
-_OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
 _PICKLED_KEYS = (b"pg_config", b"version", b"entries", b"nccl_version", b"pg_status")
 
 
@@ -23,4 +24,4 @@ def begins_like_dump(begin: bytes) -> bool:
     if is_pickle(begin):
         return any(key in begin for key in _PICKLED_KEYS)
     is_json = begin.lstrip()[:1] == b"{"
-    return is_json and any(key in begin for key in _JSON_KEYS) and not any(key in begin for key in _OF_TRACES)
+    return is_json and any(key in begin for key in _JSON_KEYS) and not begins_like_kineto(begin)
