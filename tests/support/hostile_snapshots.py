@@ -115,13 +115,13 @@ def _huge(chance: random.Random, target: Path) -> bytes:
 def _shared(chance: random.Random, target: Path) -> bytes:
     """A small file in which one list stands many times."""
     content = sound(chance)
-    trace, count = content["device_traces"][0] * 40, chance.randrange(200, 400)
+    trace, count = content["device_traces"][0] * 40, chance.randrange(600, 900)
     what = chance.choice(["devices", "segments", "marks", "entries"])
     if what == "devices":
         content["device_traces"] = [trace] * count
     elif what == "segments":
         segment = {**content["segments"][0], "blocks": content["segments"][0]["blocks"] * 200}
-        content["segments"] = [segment] * 60
+        content["segments"] = [segment] * 600
     elif what == "marks":
         content["external_annotations"] = content["external_annotations"][:1] * 150_000
     else:
