@@ -60,9 +60,14 @@ def in_functions(calls: pd.DataFrame, times: Spans, first_step_ns: int) -> dict[
 def is_of_user(call: str) -> bool:
     """Whether it is a call of a function that is neither of Python nor of a known library."""
     found = markers.FUNCTION.match(call)
-    if found is None or _INSTALLED.search(found["path"]):
+    return found is not None and is_users_file(found["path"])
+
+
+def is_users_file(path: str) -> bool:
+    """Whether a file of Python is neither of Python itself nor of a known library."""
+    if _INSTALLED.search(path):
         return False
-    return re.split(r"[\\/]", found["path"], maxsplit=1)[0].removesuffix(".py") not in _LIBRARIES
+    return re.split(r"[\\/]", path, maxsplit=1)[0].removesuffix(".py") not in _LIBRARIES
 
 
 def first_step_ns(marks: pd.DataFrame) -> int:

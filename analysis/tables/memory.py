@@ -51,7 +51,7 @@ DEVICE_MEMORY = Schema("memory", "rank and device: at the peak of its allocated 
     "peak_reserved_bytes": ("Int64", "most that the allocator holds with its cache; NA where that is not recorded"),
     "cached_bytes": ("Int64", "reserved - allocated at the peak: cache and fragments; NA where that is not known"),
     "device_bytes": ("Int64", "memory of the device, as the trace lists its properties; NA where it does not"),
-    "peak_ns": ("int64", "when: on the clock of the rank's trace"),
+    "peak_ns": ("Int64", "when: on the clock of the rank's trace; NA of snapshots without times"),
     "step": ("Int64", "N of the ProfilerStep#N at that time; NA outside of all"),
     "region": _REGION,
     "phase": _PHASE,

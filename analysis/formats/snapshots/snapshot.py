@@ -82,7 +82,9 @@ class _Reading:
             if entries:
                 self._add_entries(number, self._listed(entries))
         settings = content.get("allocator_settings") or {}
-        notes = [f"{counted(count, 'entry')} of the unknown sort {name!r}" for name, count in self._unknown.items()]
+        notes = [
+            f"{counted(count, 'record')} of the unknown sort {name!r} left out" for name, count in self._unknown.items()
+        ]
         return Snapshot(
             devices=dict(sorted(self._devices.items())),
             spans=self._spans(self._listed(content.get("external_annotations"))),

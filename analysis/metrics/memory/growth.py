@@ -43,10 +43,10 @@ class Growth(NamedTuple):
     steps: int
 
 
-def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[AllocatedAt]]:
-    """Which of the distinct places each block was allocated at, -1 where it is older than the events."""
+def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[Place]]:
+    """Which of the distinct places each block was allocated at, -1 where it is older and no line is known of it."""
     blocks = memory.blocks
-    known = blocks.allocated != BEFORE
+    known = (blocks.allocated != BEFORE) | (blocks.line != None)  # noqa: E711 - of each
     at = np.maximum(blocks.allocated, 0)
     line = _either(blocks.line, places.line[at]) if len(blocks) else blocks.line
     numbers: dict[AllocatedAt, int] = {}

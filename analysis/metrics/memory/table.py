@@ -165,8 +165,8 @@ def _peak_row(
     return {
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": max(known_reserved, default=None),
-        "cached_bytes": (reserved or 0) - allocated if has_cache else None,
-        "peak_ns": int(memory.time_ns[peak]),
+        "cached_bytes": None if reserved is None or reserved < allocated else reserved - allocated,
+        "peak_ns": None if memory.time_ns[peak] == UNKNOWN else int(memory.time_ns[peak]),
         **most.where(peak),
         **_in_flight(calls, memory, int(memory.time_ns[peak])),
         **_categories(most, peak),
@@ -271,7 +271,7 @@ def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth])
     held = one.by_place(peak)
     held = {(UNKNOWN_USE, place): (0, 0) for place in growing} | held
     blocks = one.memory.blocks
-    older_blocks = int((blocks.held_at(peak) & (blocks.allocated == BEFORE)).sum())
+    older_blocks = int((blocks.held_at(peak) & (one.category == OLDER)).sum())
     rows: list[Row] = []
     for (category, place), (size, count) in held.items():
         growth = growing.get(place) if category == UNKNOWN_USE else None
