@@ -19,6 +19,7 @@ from .core.tables import (
     training,
 )
 from .core.tables.columns import NO_REGIONS, NO_SHAPES_RECORDED
+from .tables.memory import FRAGMENTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +103,19 @@ _ENTRIES = (
         title="Where code stands",
         none_measured="the dumps hold no stacks of the ranks that wait or are missing",
         narrow=("ranks", "state", "stack", "collective", "seq", "process_group"),
+    ),
+    TableEntry(
+        FRAGMENTS,
+        Topic.memory,
+        "What each allocator holds and cannot give: fragments, and the request that failed.",
+        "memory.md#snapshots",
+        of=InputKind.snapshots,
+        command="memory --by fragments",
+        narrow=(
+            "rank", "device", "allocated_bytes", "reserved_bytes", "inactive_bytes", "fragmentation_frac",
+            "largest_free_bytes", "largest_request_bytes", "failed_request_bytes", "device_free_bytes", "active_bytes",
+        ),
+        optional=("failed_request_bytes", "device_free_bytes"),
     ),
     TableEntry(
         comparison.COMPARISON,

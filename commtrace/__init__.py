@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .analysis.results.opening import analyse as analyze  # noqa: F401 - `__getattr__` has it too
     from .analysis.results.opening import load_run as load_run
     from .analysis.run.run import Run as Run
+    from .analysis.snapshots.analysis import analyse_snapshots as analyse_snapshots
     from .analysis.sweeps.analysis import SweepAnalysis as SweepAnalysis
     from .analysis.sweeps.analysis import analyse_sweep as analyse_sweep
     from .analysis.training.analysis import TrainingAnalysis as TrainingAnalysis
@@ -51,8 +52,10 @@ _HOMES = {
     "SweepAnalysis": "analysis.sweeps.analysis",
     "TrainingAnalysis": "analysis.training.analysis",
     "RunTrend": "analysis.comparison.trend",
+    "SnapshotAnalysis": "analysis.snapshots.analysis",
     "analyse": "analysis.results.opening",
     "analyse_cycles": "analysis.watching.opening",
+    "analyse_snapshots": "analysis.snapshots.analysis",
     "analyse_sweep": "analysis.sweeps.analysis",
     "analyse_training": "analysis.training.analysis",
     "capture": "profiling.capture",

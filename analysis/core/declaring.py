@@ -53,6 +53,7 @@ class InputKind(str, Enum):
     sides = "A B"
     series = "A B C..."
     dumps = "DUMPS..."
+    snapshots = "SNAPSHOTS..."
 
 
 _FAR = 1.5

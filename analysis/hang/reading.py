@@ -13,7 +13,8 @@ from ..errors import TraceError
 from ..formats.flight_recorder.dump import Dump, listed_ranks, read_dump
 from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
-from .files import dump_files, ranks_of
+from ..reading.named_ranks import ranks_of
+from .files import dump_files
 
 _LOG = logging.getLogger("commtrace.reading")
 _AT_ONCE = 16

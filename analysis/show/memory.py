@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING, Protocol
 
 from ...common.wording import counted, ranges_of
 from ..core.escaping import printable
@@ -18,6 +19,17 @@ from ..render.people import styled, wrapped
 from ..render.screen import PAPER, WORST, Screen
 from ..render.units import bytes_text
 from ..results.analysis import Analysis
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Tables(Protocol):
+    """What has the tables of memory: a run, or snapshots of the allocator."""
+
+    def table(self, name: str, /) -> pd.DataFrame:
+        """The table of this name."""
+
 
 _WIDEST, _NARROWEST = 100, 60
 _BAR = 24
@@ -69,14 +81,14 @@ def categories_at_peak(row: Row) -> list[tuple[str, int]]:
     return sorted(parts, key=lambda part: -part[1])
 
 
-def memory_screen(analysis: Analysis, screen: Screen = PAPER) -> str:
+def memory_screen(analysis: Tables, screen: Screen = PAPER) -> str:
     """The screen, in lines of at most 100 columns."""
     width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
     return "".join(f"{line.rstrip()}\n" for line in _lines(analysis, screen, width))
 
 
-def _lines(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
-    rows = main_rows(records(analysis.table("memory")))
+def _lines(analysis: Tables, screen: Screen, width: int) -> Iterator[str]:
+    rows = _main_rows(records(analysis.table("memory")))
     largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
     yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
     for title, found in (
@@ -179,7 +191,7 @@ def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
             yield f"  {category:<26}{bytes_text(size):>10} {size / whole:>7.1%}  {bar}"
 
 
-def _places(analysis: Analysis, row: Row, screen: Screen, width: int) -> Iterator[str]:
+def _places(analysis: Tables, row: Row, screen: Screen, width: int) -> Iterator[str]:
     table = records(analysis.table("allocations"))
     own = [one for one in table if (one["rank"], one["device"]) == (row["rank"], row["device"])]
     held = [one for one in _alike(own) if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
@@ -235,8 +247,8 @@ def growth_in_words(row: Row) -> tuple[str, str]:
     )
 
 
-def growth_of(analysis: Analysis, rows: Sequence[Row]) -> list[Row]:
-    """Rows of `allocations` that grow, of these rows' devices, the fastest first."""
+def _growing(analysis: Tables, rows: Sequence[Row], width: int) -> Iterator[str]:
+    table = records(analysis.table("allocations"))
     devices = {(row["rank"], row["device"]) for row in rows}
     table = records(analysis.table("allocations"))
     growing = [one for one in table if one["grows_bytes"] and (one["rank"], one["device"]) in devices]

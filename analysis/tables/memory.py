@@ -97,6 +97,23 @@ ALLOCATIONS = Schema("allocations", "rank, device, category and place of allocat
     "partial": PARTIAL,
 })  # fmt: skip
 
+FRAGMENTS = Schema("fragments", "rank and device: what its allocator holds and cannot give, at the peak", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "allocated_bytes": ("int64", "used by tensors: falls where a release is asked for"),
+    "active_bytes": ("int64", "allocated, and what other streams still use: falls where the release is done"),
+    "reserved_bytes": ("int64", "all that the allocator holds"),
+    "inactive_bytes": ("int64", "reserved_bytes - active_bytes"),
+    "fragmentation_frac": ("float64", "inactive_bytes / reserved_bytes; NA where nothing is reserved"),
+    "free_blocks": ("int64", "number of free pieces"),
+    "largest_free_bytes": ("int64", "largest of them: a larger request needs a new segment"),
+    "largest_request_bytes": ("Int64", "largest request in the history; NA if it has none"),
+    "failed_request_bytes": ("Int64", "last request that ran out of memory; NA if none did"),
+    "device_free_bytes": ("Int64", "free on the device then, outside of the allocator; NA if none did"),
+    "private_pool_bytes": ("int64", "segments of pools of their own, as CUDA graphs have, at the end"),
+    "note": ("string", "how sizes are known, and what the history lacks"),
+})  # fmt: skip
+
 
 @value
 @each_rank

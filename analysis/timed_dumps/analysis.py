@@ -22,9 +22,10 @@ from ..core.tables.communication import MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
-from ..hang.files import dump_files, looks_like_dumps, ranks_of
+from ..hang.files import dump_files, looks_like_dumps
 from ..hang.reading import possible_ranks
 from ..reading.executor import Processes, cores, results
+from ..reading.named_ranks import ranks_of
 from ..tables.bandwidth import bandwidth
 from ..tables.calls import CALLS
 from ..tables.clocks import CLOCKS

@@ -19,6 +19,7 @@ from commtrace.analysis.core import tables
 from commtrace.analysis.core.declaring import InputKind, TableEntry
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.errors import UnknownTable
+from commtrace.analysis.snapshots.analysis import SnapshotAnalysis
 from commtrace.command_line import parser_for
 from commtrace.registry import COMMANDS
 
@@ -32,6 +33,7 @@ HOLDERS: dict[InputKind, type] = {
     InputKind.sides: Comparison,
     InputKind.series: RunTrend,
     InputKind.dumps: Hang,
+    InputKind.snapshots: SnapshotAnalysis,
 }
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {

@@ -58,6 +58,8 @@ how they are computed.
   `commtrace.analyse_training(RUNS)` has their tables.
 - **DUMPS** are dumps of PyTorch's flight recorder, or folders of them; in Python,
   `commtrace.find_hang(DUMPS)` has their tables.
+- **SNAPSHOTS** are snapshots of torch's memory allocator, or folders of them; in Python,
+  `commtrace.analyse_snapshots(SNAPSHOTS)` has their tables.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -154,6 +156,7 @@ def _in_python(entry: TableEntry) -> str:
         "A B": "compare(A, B)",
         "A B C...": "run_trend(A, B, C)",
         "DUMPS...": "find_hang(DUMPS)",
+        "SNAPSHOTS...": "analyse_snapshots(SNAPSHOTS)",
     }[entry.of.value]
     return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
 

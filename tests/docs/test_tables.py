@@ -12,6 +12,7 @@ import pytest
 from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis, cli
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.schema import Schema
+from commtrace.analysis.snapshots.analysis import SNAPSHOT_TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
@@ -51,6 +52,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
         return
     if f"`commtrace.analyse_cycles(DIR).{table.name}`" in PAGE:
         assert hasattr(CycleAnalysis, table.name)
+        return
+    if f"`commtrace.analyse_snapshots(SNAPSHOTS).{table.name}`" in PAGE:
+        assert table.name in SNAPSHOT_TABLES
         return
     if f"`commtrace.find_hang(DUMPS).{table.name}`" in PAGE:
         assert hasattr(Hang, table.name)

@@ -11,7 +11,8 @@ from ...core.row_choice import RowChoice
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
 from ..output import Format, Writing, writes_tables
-from ..reading_options import Runs, analysis_of, finish, reads_traces
+from ..reading_options import Runs, analysis_of, finish, finish_failed, reads_traces
+from ..snapshots import analyse_given, given_snapshots
 from ..tables import print_table, why_empty
 
 
@@ -21,9 +22,15 @@ class MemoryBy(str, Enum):
     device = "device"
     step = "step"
     place = "place"
+    fragments = "fragments"
 
 
-_TABLES = {MemoryBy.device: "memory", MemoryBy.step: "memory_steps", MemoryBy.place: "allocations"}
+_TABLES = {
+    MemoryBy.device: "memory",
+    MemoryBy.step: "memory_steps",
+    MemoryBy.place: "allocations",
+    MemoryBy.fragments: "fragments",
+}
 
 
 @reads_traces
@@ -34,8 +41,8 @@ def memory_command(
     by: Annotated[
         MemoryBy | None,
         typer.Option(
-            help="A table instead of the screen: a row per device, per step of it, or per place of allocation.",
-            show_default="the screen; of `table memory` and in other formats, device",
+            help="A table instead of the screen: per device, per step of it, per place of allocation, or fragments.",
+            show_default="the screen; in other formats, device",
         ),
     ] = None,
     *,
@@ -44,8 +51,11 @@ def memory_command(
 ) -> None:
     """Tell what fills memory at its peak on every rank, where that was allocated, and what grows.
 
-    Needs traces with allocations: profile_memory=True in torch.profiler, --profile-memory of `commtrace run` and
-    `train`. What blocks are for is told by the phase in which they were allocated, and for how long they were held;
+    Reads snapshots of torch's allocator as well (torch.cuda.memory._dump_snapshot: pickles, of which nothing is
+    executed, or JSON), one per rank: files, or a folder of them.
+
+    Of runs it needs traces with allocations: profile_memory=True in torch.profiler, --profile-memory of `commtrace run`
+    and `train`. What blocks are for is told by the phase in which they were allocated, and for how long they were held;
     what was allocated before the trace is shown as that. A place grows, and may leak, if it holds more after every
     traced step.
 
@@ -55,10 +65,23 @@ def memory_command(
       commtrace memory --by step traces/my-run
       commtrace memory --by place --where 'grows_bytes>0' traces/my-run
       commtrace memory --format json traces/my-run
-      commtrace table memory traces/my-run
+      commtrace memory snapshots/
+      commtrace memory --by fragments snapshots/*.pickle
     """
-    wants_screen = by is None and not ctx.command_path.endswith("table memory")
-    if wants_screen and writing.format is Format.table and writing.choice == RowChoice():
+    snapshots = given_snapshots(runs)
+    as_screen = by is None and writing.format is Format.table and writing.choice == RowChoice()
+    if snapshots or by is MemoryBy.fragments:
+        writing.check(_TABLES[by or MemoryBy.device])
+        found = analyse_given(snapshots or runs, reading)
+        if as_screen:
+            from ...show.memory import memory_screen
+
+            writing.text(memory_screen(found, writing.screen))
+        else:
+            writing.table(_TABLES[by or MemoryBy.device], found.table(_TABLES[by or MemoryBy.device]))
+        finish_failed(found.failed)
+        return
+    if as_screen:
         analysis = analysis_of(runs, reading, details=True)
         if not len(analysis.table("memory")):
             raise NothingMeasured(f"{analysis.run.name}: {why_empty('memory', analysis)}")

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ....common.nccl_tests import collective_name
 from ....common.wording import counted
 from ...core import markers
-from ...core.allocator import AnnotatedSpan, DeviceSnapshot, Snapshot
+from ...core.allocator import NO_STACK, Action, AnnotatedSpan, DeviceSnapshot, Snapshot
 from ...core.schema import Row
 from ...core.steps import Mark, steps_at
 from ..clocks.frame import Ints
+from ..regions.nesting import DIRECT
 from .categories import COMMUNICATION, GRADIENTS, STATE, UNKNOWN_USE
 from .fragments import fragments_at
 from .growth import growth_of_places, place_codes
@@ -111,9 +112,8 @@ def _places(
     memory: DeviceMemory, device: DeviceSnapshot, told: Sequence[Told], spans: Sequence[AnnotatedSpan]
 ) -> Places:
     """Where each event was, as far as stacks and spans tell."""
-    stacks = [told[number] for number in device.entries.stack]
-    begin = Told(None, 0, None, False)
-    at = [begin, *stacks]
+    stacks = [told[number] for number in _stacks_of_events(device)]
+    at = [Told(None, DIRECT, None, False), *stacks]
     return nowhere(memory)._replace(
         phase=np.array([one.phase for one in at], dtype=np.int64),
         operator=_objects([one.operator for one in at]),
@@ -121,6 +121,20 @@ def _places(
         is_communicating=np.array([one.is_communicating for one in at], dtype=bool),
         step=steps_at(memory.time_ns, _marks(memory, spans, only_whole=False)),
     )
+
+
+def _stacks_of_events(device: DeviceSnapshot) -> list[int]:
+    """The stack of each entry; of releases, if none of them has any, that of the last allocation."""
+    entries = device.entries
+    releases = (Action.free_requested, Action.free_completed)
+    pairs = list(zip(entries.action, entries.stack, strict=True))
+    if any(stack != NO_STACK for action, stack in pairs if action in releases):
+        return list(entries.stack)
+    last, found = NO_STACK, []
+    for action, stack in pairs:
+        last = last if action in releases else stack
+        found.append(last)
+    return found
 
 
 def _marks(memory: DeviceMemory, spans: Sequence[AnnotatedSpan], *, only_whole: bool) -> list[Mark]:

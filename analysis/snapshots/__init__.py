@@ -1,0 +1,1 @@
+"""Tell what filled memory from snapshots of torch's allocator, one per rank."""
