@@ -32,6 +32,7 @@ def capture(
     repeat: int = 1,
     with_stack: bool = False,
     profile_memory: bool = False,
+    memory: bool = False,
     light: bool = False,
     sync_events: bool = False,
     kineto_buffer_mb: int | None = None,
@@ -67,7 +68,9 @@ def capture(
     Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
     same, with gloo they are not. Source lines and Python's garbage collections (`with_stack`), allocations
     (`profile_memory`) and, on GPUs, CUDA's synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb`
-    is the host memory in MiB that the profiler may take for what a GPU did; 2048 without it. `model` adds parameter
+    is the host memory in MiB that the profiler may take for what a GPU did; 2048 without it. `memory` records
+    allocations too, and on GPUs peaks of each step and a snapshot of torch's allocator for `commtrace memory`: of the
+    traced steps, or of running out of memory. `model` adds parameter
     counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank, `config` is kept as it is.
 
     Each trace is packed beside the training where `keep` is "recording", which removes the trace, or "both". With
@@ -93,7 +96,7 @@ def capture(
     held = weakref.ref(model) if model is not None else None
     subject = Subject(held, None, batch_size, config, sys.argv)
     keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb, None if history is None else str(history))
-    detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb)
+    detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb, memory=memory)
     session = Session(
         Path(out), Schedule(wait, warmup, active, repeat), where, subject, SessionOptions(detail, keeping, tell=say)
     )

@@ -122,6 +122,19 @@ class StepTime:
     work: Annotated[StepWork | None, Doc("what was done in a traced step", may_lack=True)] = None
 
 
+@dataclass(frozen=True)
+class StepMemory:
+    """The memory of the rank's CUDA device in one step, as torch and the driver report it when the step ends."""
+
+    step: Annotated[FromZero, Needed("number of the step, from 0, as in `steps`")]
+    peak_allocated_bytes: Annotated[FromZero, Needed("most that torch had allocated in the step")]
+    peak_reserved_bytes: Annotated[FromZero, Needed("most that torch's allocator held in the step")]
+    outside_bytes: Annotated[
+        FromZero, Needed("used on the device and not held by torch's allocator: NCCL, contexts, other processes")
+    ]
+    device_bytes: Annotated[FromZero, Needed("memory of the device")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankFile(Record):
     """Written by every rank when the capture begins, and replaced as a whole after each trace and at the end."""
@@ -181,6 +194,15 @@ class RankFile(Record):
     ] = False
     reason: Annotated[str | None, Doc("why the capture is not complete")] = None
     steps: Annotated[Sequence[StepTime], Doc("all steps, traced or not")] = ()
+    step_memory: Annotated[
+        Sequence[StepMemory], Doc("memory of the device in each step; empty without `--memory`, and on CPUs")
+    ] = ()
+    memory_snapshot: Annotated[
+        str | None, People("file with a snapshot of torch's allocator; null if there is none")
+    ] = None
+    memory_snapshot_reason: Annotated[
+        str | None, People("the error that the snapshot is of, or why there is none; null otherwise")
+    ] = None
     traces: Annotated[
         Sequence[str], People("names of this rank's trace files and recordings that are kept, in order of cycles")
     ] = ()

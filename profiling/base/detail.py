@@ -17,7 +17,8 @@ class Detail:
 
     `light` costs least: times and NCCL's metadata, which torch takes from the collective itself and not from shapes.
     `sync_events` are CUDA's synchronisations, `kineto_buffer_mb` is the memory in MiB that Kineto's buffers for a GPU
-    may take (None: see `sessions.kineto_buffers`), and `nccl_debug` the level of NCCL's own log.
+    may take (None: see `sessions.kineto_buffers`), and `nccl_debug` the level of NCCL's own log. `memory` records
+    allocations as `profile_memory` does, and on CUDA devices peaks of each step and a snapshot of the allocator.
     """
 
     with_stack: bool = False
@@ -26,9 +27,10 @@ class Detail:
     sync_events: bool = False
     kineto_buffer_mb: int | None = None
     nccl_debug: NcclDebug | None = None
+    memory: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("with_stack", "profile_memory"):
+        for name in ("with_stack", "profile_memory", "memory"):
             if self.light and getattr(self, name):
                 raise UsageError(f"{_option('light')} {_option(name)}: contradict each other; leave out one of them")
         if self.kineto_buffer_mb is not None and self.kineto_buffer_mb < _BUFFER_MB:

@@ -10,6 +10,7 @@ traces/<run>/
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
   flight_recorder_rank_<rank>               with --flight-recorder: what a rank issued, dumped by it or by torch
+  memory_snapshot_rank_<rank>.pickle        with --memory on GPUs: torch's allocator and its history
 
 Flat, because TensorBoard takes a directory for a run. A file appears under its name only once it is complete: it is
 first written to a hidden `*.partial` file in the same directory.

@@ -103,6 +103,27 @@ def abort_every_process_group() -> None:
     dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
 
 
+def record_allocations(most_entries: int | None) -> None:
+    """Record the history of CUDA's allocator, with stacks of Python, the newest `most_entries`; None ends that.
+
+    Raises RuntimeError without CUDA. Annotations of all threads are recorded where torch can (2.6 and later).
+    """
+    record = torch.cuda.memory._record_memory_history  # noqa: SLF001  (no public counterpart)
+    if most_entries is None:
+        record(None)
+        return
+    options: dict[str, Any] = {"context": "all", "stacks": "python", "max_entries": most_entries}
+    try:
+        record("all", **options, global_record_annotations=True)
+    except TypeError:  # an older torch
+        record("all", **options)
+
+
+def allocator_snapshot() -> Any:
+    """What CUDA's allocator holds, and its history: what `_dump_snapshot` writes as a pickle."""
+    return torch.cuda.memory._snapshot()  # noqa: SLF001  (no public counterpart)
+
+
 class TorchRecorder(NamedTuple):
     """A flight recorder of this process."""
 

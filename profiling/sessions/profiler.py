@@ -145,7 +145,7 @@ def _options(detail: Detail, device: torch.device) -> ProfilerOptions:
     return ProfilerOptions(
         record_shapes=not detail.light,
         with_stack=detail.with_stack,
-        profile_memory=detail.profile_memory,
+        profile_memory=detail.profile_memory or detail.memory,
         sync_events=detail.sync_events and on_gpu,
         kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
     )

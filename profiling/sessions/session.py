@@ -24,6 +24,7 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.flight_recorder import DUMP_PREFIX
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
+from ..base.memory_snapshots import snapshot_name
 from ..base.schedule import Schedule
 from ..errors import CaptureError, ProfilingError, UnwritableError
 from ..ranks import nccl_log
@@ -34,6 +35,7 @@ from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord
+from .memory_record import MemoryRecord
 from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .profiler import Export, Profiler
 from .record import Record
@@ -134,6 +136,7 @@ class Session:
         self._worker: str
         self._conclusion: Conclusion
         self._recorder: FlightRecorder | None = None
+        self._memory: MemoryRecord | None = None
 
     @property
     def steps_done(self) -> int:
@@ -248,6 +251,7 @@ class Session:
                     self._probe.skip("captured on demand, for which no rank waits")
                 self._record.look_at_gpu("start")
                 self._record.save(STILL_RUNNING)
+                self._begin_memory()
                 self._profiler.start(self._write_trace)
                 self._clock.counters.start()
                 self._clock.start()
@@ -257,6 +261,18 @@ class Session:
             raise
         if self._takes_steps:
             take_steps(self.step)
+
+    def _begin_memory(self) -> None:
+        if self._options.detail.memory and self._device.type == "cuda":
+            self._memory = MemoryRecord(self.run_dir, self._who.rank, self._device)
+            self._memory.start()
+
+    def _note_memory(self) -> None:
+        memory = self._memory
+        if memory is not None:
+            self._record.set(
+                step_memory=list(memory.steps), memory_snapshot=memory.name, memory_snapshot_reason=memory.reason
+            )
 
     def _agree_on_run_dir(self) -> None:
         """Take the directory of rank 0, which creates it. Raises RunDirError."""
@@ -269,6 +285,7 @@ class Session:
         else:
             rundir.check_made(self.run_dir)
         dumps = [f"{DUMP_PREFIX}{who.rank}"] if self._options.flight_recorder else []  # torch may write one by itself
+        dumps += [snapshot_name(who.rank)] if self._options.detail.memory else []
         rundir.claim(self.run_dir, self._worker, [*dumps, *([RUN_FILE] if self.is_first else [])])
 
     @property
@@ -316,10 +333,19 @@ class Session:
             phase = self.schedule.phase(step)
             self._clock.stop(step, phase, is_traced=self.records(step))
             self._gpu.look(step, phase)
+            if self._memory is not None:
+                self._memory.look(step)
             self._profiler.step()
             if self.schedule.ends_cycle(step):
+                self._write_memory()
                 self._look_for_absent()
             self._clock.start()
+
+    def _write_memory(self) -> None:
+        if self._memory is not None:
+            with self._interrupts.busy():
+                self._memory.write()
+                self._note_memory()
 
     def records(self, step: int) -> bool:
         """Whether the trace may hold this step."""
@@ -379,6 +405,9 @@ class Session:
             with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
                 self._record.look_at_groups()
             self._record.look_at_gpu("end")
+            if self._memory is not None:
+                self._memory.stop(error)
+                self._note_memory()
             self._record.save(self._why_incomplete(error))
             self._keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)

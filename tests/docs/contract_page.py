@@ -26,6 +26,7 @@ traces/<run>/
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
   flight_recorder_rank_<rank>               with `--flight-recorder`: calls of a rank, for `commtrace hang`
+  memory_snapshot_rank_<rank>.pickle        with `--memory` on GPUs: torch's allocator, for `commtrace memory`
   comms.json, layers.json, capacity.json, gemm.json    what the commands of these names measured
 traces/<sweep>/
   sweep.json                                every cell, and how it ended; a run directory stands beside it for each

@@ -74,8 +74,9 @@ def _gaps(begin: Ints, end: Ints, address: Ints, size: Ints) -> Ints:
     stops = np.concatenate((end, address))
     starts = starts[np.lexsort((starts, owner))]
     stops = stops[np.lexsort((stops, owner))]
-    gaps = stops - starts
-    return gaps[gaps > 0]
+    gaps: Ints = stops - starts
+    free: Ints = gaps[gaps > 0]
+    return free
 
 
 class _Ranges:

@@ -14,9 +14,9 @@ from ....common.nccl_tests import collective_name
 from ....common.wording import counted
 from ...core import markers
 from ...core.allocator import NO_STACK, Action, AnnotatedSpan, DeviceSnapshot, Snapshot
+from ...core.intervals import Times
 from ...core.schema import Row
 from ...core.steps import Mark, steps_at
-from ..clocks.frame import Ints
 from ..regions.nesting import DIRECT
 from .categories import COMMUNICATION, GRADIENTS, STATE, UNKNOWN_USE
 from .fragments import fragments_at
@@ -66,11 +66,11 @@ def _memory(device: DeviceSnapshot, known: Replayed, rank: int, name: str, told:
     )
 
 
-def _times(device: DeviceSnapshot) -> Ints:
+def _times(device: DeviceSnapshot) -> Times:
     """When each event was, UNKNOWN where the snapshot has no times."""
     if not device.entries.time_ns:
         return np.full(1 + len(device.entries.action), UNKNOWN)
-    times: Ints = np.maximum.accumulate(np.array(device.entries.time_ns, dtype=np.int64))
+    times: Times = np.maximum.accumulate(np.array(device.entries.time_ns, dtype=np.int64))
     return np.append(times[0] - 1, times)
 
 

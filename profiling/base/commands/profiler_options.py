@@ -39,6 +39,13 @@ class RecordingOptions:
 
     with_stack: Annotated[bool, _profiler("Record source lines, and Python's garbage collections.")] = False
     profile_memory: Annotated[bool, _profiler("Record allocations.")] = False
+    memory: Annotated[
+        bool,
+        _profiler(
+            "Record allocations; on GPUs also peaks of each step, and a snapshot of torch's allocator: of the traced "
+            "steps, or of running out of memory. Resets torch.cuda.max_memory_allocated with each step."
+        ),
+    ] = False
     light: Annotated[
         bool,
         _flag("--light", "Record no shapes, for the least overhead; with NCCL, sizes of collectives are still known."),
