@@ -20,12 +20,13 @@ class MemoryRecord:
     """Records from `start` to `stop`. Nothing that fails here is an error of the training.
 
     `steps` are the peaks of all finished steps, `name` is the file of the snapshot, None while there is none, and
-    `reason` why it could not be written, or that it is of an error. The device's own peaks are reset with each step.
+    `reason` why it could not be written, or that it is of an error; `is_recording` is set in between. The device's own
+    peaks are reset with each step.
     """
 
     def __init__(self, run_dir: Path, rank: int, device: torch.device) -> None:
         self._path = run_dir / snapshot_name(rank)
-        self._is_recording = False
+        self.is_recording = False
         self._device = device
         self.steps: list[StepMemory] = []
         self.name: str | None = None
@@ -35,7 +36,7 @@ class MemoryRecord:
         """Begin to record the allocator's history."""
         try:
             record_allocations(MOST_ENTRIES)
-            self._is_recording = True
+            self.is_recording = True
             torch.cuda.reset_peak_memory_stats(self._device)
         except (AttributeError, RuntimeError, TypeError) as err:
             self.reason = f"torch could not record its allocator: {first_line(err)}"
@@ -54,6 +55,11 @@ class MemoryRecord:
                     device_bytes=total_bytes,
                 )
             )
+            self.reset()
+
+    def reset(self) -> None:
+        """Begin the peaks of the next step, as those of this one are not wanted."""
+        with suppress(RuntimeError):
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def write(self) -> None:
@@ -73,6 +79,7 @@ class MemoryRecord:
         if error is not None and exhausted(error):
             self.write()
             self.reason = self.reason or f"the snapshot is of {type(error).__name__}: {first_line(error)}"
-        if self._is_recording:
+        if self.is_recording:
+            self.is_recording = False
             with suppress(RuntimeError):
                 record_allocations(None)

@@ -267,6 +267,11 @@ class Session:
             self._memory = MemoryRecord(self.run_dir, self._who.rank, self._device)
             self._memory.start()
 
+    def _end_memory(self, error: BaseException | None) -> None:
+        if self._memory is not None:
+            self._memory.stop(error)
+            self._note_memory()
+
     def _note_memory(self) -> None:
         memory = self._memory
         if memory is not None:
@@ -405,9 +410,7 @@ class Session:
             with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
                 self._record.look_at_groups()
             self._record.look_at_gpu("end")
-            if self._memory is not None:
-                self._memory.stop(error)
-                self._note_memory()
+            self._end_memory(error)
             self._record.save(self._why_incomplete(error))
             self._keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "gpu"
 sys.path.insert(0, str(ROOT))
 
-from commtrace import analyse  # noqa: E402
+from commtrace import analyse, analyse_snapshots  # noqa: E402
 from commtrace.analysis.core.given_peaks import MEMORY_PEAK  # noqa: E402
 from commtrace.analysis.core.schema import records  # noqa: E402
 from commtrace.analysis.metrics.compute.peaks import peak  # noqa: E402
@@ -41,6 +41,7 @@ _TIME, _IN_PLACE = 5, 9  # columns of nccl-tests with the time out of place and 
 _LATE_MS = 20
 _LONG_S, _SLOW_MS = 15, 50  # a training, and a step of it, that is captured on demand, which takes some seconds
 _OF_DATA_SHEET_FRAC = (0.5, 1.02)  # the least and the most that large products and copies reach
+_MEMORY_STEPS = 9
 _SHORT_KERNELS, _SHORT_STEPS = 120_000, 6  # more than Kineto has buffers for by default, in the traced steps
 
 
@@ -308,6 +309,23 @@ def short_kernels(machine: Machine) -> Seen:
     return Seen(None if machine.device == "cpu" else seen >= 2 * count and not notes, found)
 
 
+def memory(machine: Machine) -> Seen:
+    """Whether the snapshot of an error has the peak that torch counts, and the request that failed."""
+    run = machine.folder / "memory"
+    options = ["--memory", "--from-step", 2, "--active", 3, "--out", machine.folder, "--run-name", run.name]
+    done = machine.commtrace("run", *options, HERE / "memory.py", _MEMORY_STEPS)
+    if machine.device == "cpu":
+        return Seen(None, last_line(done))
+    [side] = (json.loads(path.read_text()) for path in run.glob("*.meta.json"))
+    counted = max(one["peak_allocated_bytes"] for one in side["step_memory"])
+    found = analyse_snapshots(run)
+    [told], [fragments] = records(found.memory), records(found.fragments)
+    failed = fragments["failed_request_bytes"]
+    what = f"peak {told['peak_allocated_bytes']:,} bytes, torch {counted:,}; failed request {failed or 'none'}"
+    named = "OutOfMemoryError" in (side["memory_snapshot_reason"] or "")
+    return Seen(told["peak_allocated_bytes"] == counted and bool(failed) and named and done.returncode != 0, what)
+
+
 def rows_of(machine: Machine) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((machine.folder / "comms" / "comms.json").read_text())["results"]
     return rows
@@ -381,6 +399,7 @@ def checks(machine: Machine) -> Iterator[tuple[str, Callable[[Machine], Seen]]]:
     yield "FLOPs of a GPT", flops([])
     yield "FLOPs of a compiled GPT", flops(["--compile"])
     yield "many short kernels", short_kernels
+    yield "run --memory, out of memory", memory
     yield "SIGINT while tracing", ended_by(signal.SIGINT)
     yield "SIGTERM while tracing", ended_by(signal.SIGTERM)
     yield "a straggler on rank 1", straggler

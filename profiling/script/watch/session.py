@@ -73,8 +73,12 @@ class ScriptSession(Session):
             if left <= _BASELINE_STEPS or self.steps_done >= self.schedule.total_steps:
                 self._clock.stop(self.steps_done, "idle")
                 self._clock.start()
+                if self._memory is not None:
+                    self._memory.look(self.steps_done)
             elif left == _BASELINE_STEPS + 1:
                 self._clock.start()
+                if self._memory is not None:
+                    self._memory.reset()
             self._profiler.skip_step()
             return
         super().step()
@@ -183,11 +187,23 @@ class ScriptSession(Session):
         """Do what follows the traces, after the script has ended."""
         try:
             with self._interrupts.shield():
+                self._attempt_memory(error)
                 self.gather(error)
                 if self._cycles or self.unwritten is None:
                     self._analyse(error)
         finally:
             super()._release_signals()
+
+    def _end_memory(self, error: BaseException | None) -> None:
+        """Go on recording if the training goes on: it may run out of memory later."""
+        if error is not None:
+            super()._end_memory(error)
+
+    def _attempt_memory(self, error: BaseException | None) -> None:
+        if self._memory is not None and self._memory.is_recording:
+            super()._end_memory(error)
+            with self._errors_reported():
+                self._record.save(self._record.reason)
 
     def _report_error(self, error: Exception) -> None:
         """Keep the error of an unwritable file until the script has ended; report others at once."""
