@@ -42,6 +42,7 @@ from .side_files import (
     shared_gpus,
     side_content,
     step_time_rows,
+    used_outside,
 )
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ class Run:
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
-    the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known. If not `runs_python`, all
-    of its processes are known to run other programs. In its `unshown_steps` a rank launched work that its trace does
-    not show. If
-    only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
-    cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one
-    was given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
+    the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known. `outside_bytes` is, by rank
+    and device, the most of it that was used outside of torch, as side files say. If not `runs_python`, all of its
+    processes are known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show.
+    If only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
+    cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one was
+    given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Run:
     launched: dict[int, int] = field(default_factory=dict)
     gpus_listed: dict[int, tuple[str, ...]] = field(default_factory=dict)
     gpu_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    outside_bytes: dict[tuple[int, str], int] = field(default_factory=dict)
     runs_python: bool = True
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     replicas: dict[int, int] | None = field(default_factory=dict)
@@ -348,6 +350,7 @@ def _of_some_steps(run: Run, members: list[Member[TraceFile]], options: ReadOpti
         recorded_steps={(m.rank, m.cycle): m.file.recorded_steps for m in members},
         step_times=STEP_TIMES.empty(),
         nvlink={},
+        outside_bytes={},
     )
 
 
@@ -415,6 +418,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
         gpus_listed={m.rank: names for m in members if (names := m.file.header.device_names)},
+        outside_bytes={(m.rank, used[0]): used[1] for m in members if (used := used_outside(m.side)) is not None},
         gpu_bytes={m.rank: sizes for m in members if (sizes := m.file.header.device_bytes)},
         runs_python=any(m.file.header.runs_python for m in members),
         unshown_steps={

@@ -75,6 +75,13 @@ def probe_rows(rank: int, side: Side) -> list[Row]:
 _OF_WORK = ("wall_ns", "cpu_ns", "ready_ns", "gc_ns", "eval_ns", "checkpoint_ns", "compile_ns")
 
 
+def used_outside(side: Side) -> tuple[str, int] | None:
+    """CUDA ordinal of a rank's device, and the most of it that was used outside of torch; None if not recorded."""
+    index = side.record.device.index if side.record.device is not None else None
+    most = max((one.outside_bytes for one in side.record.step_memory), default=None)
+    return None if index is None or most is None else (str(index), most)
+
+
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
     """Rows of `step_times`, without entries that are not steps, as in a file edited by hand."""
     for one in side.record.steps:

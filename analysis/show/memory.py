@@ -93,6 +93,7 @@ def _lines(analysis: Tables, screen: Screen, width: int) -> Iterator[str]:
     yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
     for title, found in (
         ("Peak of each rank", list(_peaks(rows, screen, width))),
+        ("Used on devices outside of torch", list(_outside(rows))),
         (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
         ("Where that was allocated", list(_places(analysis, largest, screen, width))),
         ("What each step leaves behind", list(_growing(analysis, rows, width))),
@@ -134,6 +135,21 @@ def headline_of_memory(rows: Sequence[Row], largest: Row) -> str:
 def _of(size: int, whole: int | None) -> str:
     """`78.1 GiB of 79.6 GiB`, or without the whole where that is not known."""
     return bytes_text(size) if not whole else f"{bytes_text(size)} of {bytes_text(whole)}"
+
+
+def _outside(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how much of devices is used outside of torch, and who holds more of it than the others."""
+    known = [row for row in rows if row["outside_bytes"] is not None]
+    if not known:
+        return
+    most = max(known, key=lambda row: row["outside_bytes"])
+    others = [row["outside_bytes"] for row in known if row is not most]
+    over = int(most["outside_bytes"] - median(others)) if others else 0
+    if over >= max(_STANDS_OUT * most["outside_bytes"], _LEAST_BYTES):
+        yield f"  {_who(most, rows)} holds {bytes_text(over)} more outside of torch than the others (median)"
+    least = min(row["outside_bytes"] for row in known)
+    spread = f"{bytes_text(least)} to " if least < most["outside_bytes"] else ""
+    yield f"  {spread}{bytes_text(most['outside_bytes'])}: NCCL, contexts, other processes"
 
 
 def _who(row: Row, rows: Sequence[Row]) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...contract.rank import META_SUFFIX
 from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.schema import Row
 from ..errors import NothingMeasured, TraceError
@@ -21,6 +22,7 @@ from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
 from ..reading.named_ranks import ranks_of
 from ..reading.trace_files import run_name
+from ..run.side_files import rank_file, used_outside
 from ..tables.memory import ALLOCATIONS, FRAGMENTS, MEMORY, MEMORY_STEPS
 from .files import snapshot_files
 
@@ -87,14 +89,16 @@ def analyse_snapshots(
     ranks, notes = _ranks([path for path, _ in usable])
     by_rank = sorted(zip(ranks, usable, strict=True), key=lambda pair: pair[0])
     notes += [f"rank {rank}: {note}" for rank, (_, rows) in by_rank for note in rows.notes]
+    for rank, (path, rows) in by_rank:
+        known = _beside(path, rank)
+        for row in rows.by_table["memory"]:
+            row.update(known.get(row["device"], {}))
     tables = {
         name: schema.frame([row | {"rank": rank} for rank, (_, rows) in by_rank for row in rows.by_table[name]])
         for name, schema in SNAPSHOT_TABLES.items()
     }
     if not len(tables["memory"]):
-        raise NothingMeasured(
-            f"{files[0]}: its allocator had no segment and recorded no history: nothing was allocated"
-        )
+        raise NothingMeasured(f"{files[0]}: its allocator holds nothing and recorded no history")
     failed = [str(error) for error in errors]
     return SnapshotAnalysis(name=run_name(paths), **tables, notes=notes, failed=failed)
 
@@ -104,6 +108,16 @@ def _ranks(paths: Sequence[Path]) -> tuple[list[int], list[str]]:
     if len(paths) == 1 and not any(letter.isdecimal() for letter in paths[0].name):
         return [0], [f"{paths[0].name} has no rank in its name: shown as rank 0"]
     return ranks_of(paths, [None] * len(paths), like="memory_rank_3.pickle", what="snapshot"), []
+
+
+def _beside(path: Path, rank: int) -> dict[str, Row]:
+    """What the side file of a rank beside its snapshot says of its device, by CUDA ordinal; empty without one."""
+    for other in sorted(path.parent.glob(f"*_{rank}{META_SUFFIX}")):
+        side = rank_file(other, [])
+        used = used_outside(side)
+        if used is not None and side.record.rank == rank:
+            return {used[0]: {"outside_bytes": used[1], "device_bytes": side.record.step_memory[0].device_bytes}}
+    return {}
 
 
 def _read(path: Path, limit_bytes: int) -> _Rows | TraceError:

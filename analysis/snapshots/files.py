@@ -38,7 +38,8 @@ def only_snapshots(paths: Sequence[Path]) -> bool:
             found = set(_snapshots_in(path))
         except AnalysisError:
             return False
-        return not any(format_named_like(other.name) for other in path.iterdir() if other not in found)
+        others = (other.name for other in path.iterdir() if other not in found)
+        return not any(format_named_like(name) for name in others if not is_side_file(name))
 
     return bool(paths) and all(map(is_one, paths))
 

@@ -51,6 +51,10 @@ DEVICE_MEMORY = Schema("memory", "rank and device: at the peak of its allocated 
     "peak_reserved_bytes": ("Int64", "most that the allocator holds with its cache; NA where that is not recorded"),
     "cached_bytes": ("Int64", "reserved - allocated at the peak: cache and fragments; NA where that is not known"),
     "device_bytes": ("Int64", "memory of the device, as the trace lists its properties; NA where it does not"),
+    "outside_bytes": (
+        "Int64",
+        "most that is used on it outside of torch as steps end, such as by NCCL; NA unless captured with --memory",
+    ),
     "peak_ns": ("Int64", "when: on the clock of the rank's trace; NA of snapshots without times"),
     "step": ("Int64", "N of the ProfilerStep#N at that time; NA outside of all"),
     "region": _REGION,
@@ -171,10 +175,17 @@ def nearly_full(
     below="note",
     optional=("region", "phase", "operator", "line", "collective", "collective_bytes", "note", *_BY_CATEGORY),
 )  # fmt: skip
-def memory(memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]]) -> pd.DataFrame:
+def memory(
+    memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]], outside_bytes: Mapping[tuple[int, str], int]
+) -> pd.DataFrame:
     """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
-    return DEVICE_MEMORY.frame(
-        row | {"device_bytes": _bytes_of(gpu_bytes.get(row["rank"], ()), row["device"])} for row in memory_rows.devices
+    return MEMORY.frame(
+        row
+        | {
+            "device_bytes": _bytes_of(gpu_bytes.get(row["rank"], ()), row["device"]),
+            "outside_bytes": outside_bytes.get((row["rank"], row["device"])),
+        }
+        for row in memory_rows.devices
     )
 
 

@@ -6,11 +6,9 @@ import pickle
 import random
 import tracemalloc
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
-from allocator import MIB, START_US, Allocator, OutOfMemory, called, snapshot, write
+from allocator import MIB, START_US, Allocator, called, device_of, played, snapshot, write
 from hostile_snapshots import HOSTILE, sound
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,35 +22,8 @@ from commtrace.analysis.metrics.memory.replayed import Replayed, replayed
 _LIMIT_BYTES = 40_000_000
 
 
-def played(seed: int) -> tuple[Allocator, int | None]:
-    """An allocator after a program drawn by chance, and how many entries are kept of it."""
-    chance = random.Random(seed)
-    sizes = [1, 511, 513, 40_000, MIB, MIB + 1, 3 * MIB, 21 * MIB + 1]
-    allocator = Allocator(expandable=chance.random() < 0.3, capacity=chance.choice([80 << 30, 200 * MIB]))
-    held: list[int] = []
-    for _ in range(chance.randrange(120)):
-        what = chance.random()
-        if what < 0.55 or not held:
-            size = chance.choice([*sizes, chance.randrange(1, 30 * MIB)])
-            with suppress(OutOfMemory):
-                held.append(allocator.malloc(size, chance.choice([0, 0, 7]), called("f", chance.randrange(3))))
-        elif what < 0.62:
-            allocator.use_on(chance.choice(held), 7)
-        elif what < 0.95:
-            allocator.free(held.pop(chance.randrange(len(held))), called("g", 1))
-        elif what < 0.98:
-            allocator.synchronize()
-        else:
-            allocator.empty_cache()
-    return allocator, chance.choice([None, 1, 10, 50])
-
-
 def totals(of: Replayed) -> list[tuple[int, int, int]]:
     return list(zip(of.allocated_bytes.tolist(), of.active_bytes.tolist(), of.reserved_bytes.tolist(), strict=True))
-
-
-def device_of(content: dict[str, Any], path: Path, number: int = 0) -> Any:
-    return read_snapshot(write(content, path)).devices[number]
 
 
 @given(seed=st.integers(0, 1 << 32), name=st.sampled_from(["s.pickle", "s.json"]))

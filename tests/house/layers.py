@@ -38,13 +38,12 @@ LAYERS: dict[str, dict[str, str]] = {
         "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
         "timed_dumps": "hang tables metrics reading formats catalog core errors",
-        "snapshots": "reading formats tables metrics core errors",
+        "snapshots": "run tables metrics reading formats core errors",
         "agents": "hang comparison show results replay explanation glossary catalog core errors",
         "cli": (
             "agents watching snapshots timed_dumps hang tensorboard exports prediction timeline report show sweeps "
-            "comparison "
-            "training lab results tables replay streaming metrics run reading formats recording ceilings render "
-            "explanation glossary catalog core errors"
+            "comparison training lab results tables replay streaming metrics run reading formats recording ceilings "
+            "render explanation glossary catalog core errors"
         ),
     },
     "profiling": {

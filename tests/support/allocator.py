@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from commtrace.analysis.core.allocator import DeviceSnapshot
+from commtrace.analysis.formats.snapshots.snapshot import read_snapshot
 
 MIB = 1 << 20
 _MIN_BLOCK, _SMALL = 512, MIB
@@ -332,6 +337,29 @@ class Allocator:
                 self._pieces.remove(other)
 
 
+def played(seed: int) -> tuple[Allocator, int | None]:
+    """An allocator after a program drawn by chance, and how many entries are kept of it."""
+    chance = random.Random(seed)
+    sizes = [1, 511, 513, 40_000, MIB, MIB + 1, 3 * MIB, 21 * MIB + 1]
+    allocator = Allocator(expandable=chance.random() < 0.3, capacity=chance.choice([80 << 30, 200 * MIB]))
+    held: list[int] = []
+    for _ in range(chance.randrange(120)):
+        what = chance.random()
+        if what < 0.55 or not held:
+            size = chance.choice([*sizes, chance.randrange(1, 30 * MIB)])
+            with suppress(OutOfMemory):
+                held.append(allocator.malloc(size, chance.choice([0, 0, 7]), called("f", chance.randrange(3))))
+        elif what < 0.62:
+            allocator.use_on(chance.choice(held), 7)
+        elif what < 0.95:
+            allocator.free(held.pop(chance.randrange(len(held))), called("g", 1))
+        elif what < 0.98:
+            allocator.synchronize()
+        else:
+            allocator.empty_cache()
+    return allocator, chance.choice([None, 1, 10, 50])
+
+
 def snapshot(
     *allocators: Allocator, max_entries: int | None = None, without: Iterable[str] = (), devices: int | None = None
 ) -> dict[str, Any]:
@@ -374,6 +402,6 @@ def write(content: dict[str, Any], path: Path, protocol: int = pickle.DEFAULT_PR
     return path
 
 
-def sizes(lives: Sequence[Life]) -> int:
-    """The bytes of these blocks, as far as they can be known."""
-    return sum(life.told_bytes for life in lives)
+def device_of(content: dict[str, Any], path: Path, number: int = 0) -> DeviceSnapshot:
+    """Write a snapshot, and read one device of it."""
+    return read_snapshot(write(content, path)).devices[number]

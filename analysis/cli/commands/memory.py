@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +12,8 @@ import typer
 from ...core.row_choice import RowChoice
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
-from ..output import Format, Writing, writes_tables
+from ...snapshots.files import snapshots_beside
+from ..output import Format, Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, finish_failed, reads_traces
 from ..snapshots import analyse_given, given_snapshots
 from ..tables import print_table, why_empty
@@ -72,17 +75,19 @@ def memory_command(
     as_screen = by is None and writing.format is Format.table and writing.choice == RowChoice()
     if snapshots or by is MemoryBy.fragments:
         writing.check(_TABLES[by or MemoryBy.device])
-        found = analyse_given(snapshots or runs, reading)
-        if as_screen:
-            from ...show.memory import memory_screen
-
-            writing.text(memory_screen(found, writing.screen))
-        else:
-            writing.table(_TABLES[by or MemoryBy.device], found.table(_TABLES[by or MemoryBy.device]))
-        finish_failed(found.failed)
+        _print_snapshots(snapshots or runs, by, writing, reading, as_screen=as_screen)
         return
+    name = _TABLES[by or MemoryBy.device]
+    writing.check(name)
+    analysis = analysis_of(runs, reading, details=True)
+    beside = snapshots_beside(runs)
+    if beside and not len(analysis.table("memory")):
+        print_message(f"{analysis.run.name}: its traces have no allocations, but snapshots are beside them", "note")
+        _print_snapshots(beside, by, writing, reading, as_screen=as_screen)
+        return
+    if beside:
+        print_message("of the traces; of the snapshots beside them: --by fragments, or name them", "note")
     if as_screen:
-        analysis = analysis_of(runs, reading, details=True)
         if not len(analysis.table("memory")):
             raise NothingMeasured(f"{analysis.run.name}: {why_empty('memory', analysis)}")
         from ...show.memory import memory_screen
@@ -90,20 +95,19 @@ def memory_command(
         writing.text(memory_screen(analysis, writing.screen))
         finish(analysis)
         return
-    name = _TABLES[by or MemoryBy.device]
-    writing.check(name)
-    print_table(name, analysis_of(runs, reading, details=True), writing)
+    print_table(name, analysis, writing)
 
 
-@reads_traces
-@writes_tables
-def allocations_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
-    """Print where memory was allocated that is held at the peak, and what grows from step to step.
+def _print_snapshots(
+    paths: Sequence[Path], by: MemoryBy | None, writing: Writing, reading: ReadOptions, *, as_screen: bool
+) -> None:
+    """Print what snapshots tell, as a screen or one table."""
+    found = analyse_given(paths, reading)
+    if as_screen:
+        from ...show.memory import memory_screen
 
-    \b
-    Examples:
-      commtrace table allocations traces/my-run
-      commtrace table allocations --where 'grows_bytes>0' --format json traces/my-run
-    """
-    writing.check("allocations")
-    print_table("allocations", analysis_of(runs, reading, details=True), writing)
+        writing.text(memory_screen(found, writing.screen))
+    else:
+        name = _TABLES[by or MemoryBy.device]
+        writing.table(name, found.table(name))
+    finish_failed(found.failed)

@@ -138,14 +138,14 @@ def _stacks_of_events(device: DeviceSnapshot) -> list[int]:
 
 
 def _marks(memory: DeviceMemory, spans: Sequence[AnnotatedSpan], *, only_whole: bool) -> list[Mark]:
-    """Marks of steps; one that has not ended lasts to the end, unless `only_whole` ones count."""
-    last = int(memory.time_ns[-1]) + 1
+    """Marks of steps; one that has not ended lasts to the end. With `only_whole`, of those that the history holds."""
+    first, last = int(memory.time_ns[0]), int(memory.time_ns[-1]) + 1
     found = []
     for span in spans:
         number = span.name.removeprefix(markers.PROFILER_STEP)
         if span.name == number or not number.isdecimal() or span.start_ns is None or last <= 0:
             continue
-        if span.end_ns is not None or not only_whole:
+        if not only_whole or (span.end_ns is not None and span.start_ns >= first):
             end = max(last, span.start_ns) if span.end_ns is None else span.end_ns
             found.append((span.name, span.start_ns, end - span.start_ns))
     return found
