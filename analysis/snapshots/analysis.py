@@ -22,11 +22,14 @@ from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
 from ..reading.named_ranks import ranks_of
 from ..reading.trace_files import run_name
+from ..recording.compression import packed_bytes
 from ..run.side_files import rank_file, used_outside
 from ..tables.memory import ALLOCATIONS, FRAGMENTS, MEMORY, MEMORY_STEPS
 from .files import snapshot_files
 
 _LOG = logging.getLogger("commtrace.reading")
+_WORTH_PROCESSES_BYTES = 8 << 20
+"""Files that have less together are read sooner than processes have started."""
 SNAPSHOT_TABLES = {schema.name: schema for schema in (MEMORY, MEMORY_STEPS, ALLOCATIONS, FRAGMENTS)}
 """The tables that snapshots give, by name, with their schemas."""
 
@@ -72,7 +75,8 @@ def analyse_snapshots(
     """
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
     files = snapshot_files(paths)
-    readers = max(1, min(workers or cores(), len(files)))
+    is_much = sum(map(packed_bytes, files)) >= _WORTH_PROCESSES_BYTES
+    readers = max(1, min(workers or cores(), len(files))) if is_much else 1
     _LOG.info("reading %d snapshots of the allocator, in %d processes", len(files), readers)
     budget, results = Budget(limit_bytes), []
     with Processes(readers if readers > 1 else 0) as executor:

@@ -188,7 +188,7 @@ def test_device_memory_outside_of_torch(tmp_path, capsys):
     assert [row["outside_bytes"] >> 30 for row in records(found.memory)] == [1, 1, 1, 10]
     assert {row["device_bytes"] for row in records(found.memory)} == {80 << 30}
     assert main(["memory", str(folder)]) == 0
-    assert "rank 3 holds 9.0 GiB more outside of torch than the others" in capsys.readouterr().out
+    assert "rank 3 holds 9 GiB more outside of torch than the others" in capsys.readouterr().out
 
 
 def test_the_rank_is_in_the_name(tmp_path, capsys):

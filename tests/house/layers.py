@@ -38,7 +38,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
         "timed_dumps": "hang tables metrics reading formats catalog core errors",
-        "snapshots": "run tables metrics reading formats core errors",
+        "snapshots": "run tables metrics reading formats recording core errors",
         "agents": "hang comparison show results replay explanation glossary catalog core errors",
         "cli": (
             "agents watching snapshots timed_dumps hang tensorboard exports prediction timeline report show sweeps "
