@@ -108,7 +108,7 @@ _ENTRIES = (
         FRAGMENTS,
         Topic.memory,
         "What each allocator holds and cannot give: fragments, and the request that failed.",
-        "memory.md#snapshots",
+        "memory-snapshots.md#fragments",
         of=InputKind.snapshots,
         command="memory --by fragments",
         narrow=(
