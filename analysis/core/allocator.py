@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 
-class Action(IntEnum):
+class AllocatorAction(IntEnum):
     """What the allocator did in an entry of its history."""
 
     alloc = 0
@@ -35,7 +35,7 @@ class BlockState(IntEnum):
     awaiting_free = 2
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """A place in a program: function, file and line."""
 
     name: str
@@ -117,7 +117,7 @@ class Snapshot:
 
     devices: Mapping[int, DeviceSnapshot]
     spans: Sequence[AnnotatedSpan]
-    frames: Sequence[Frame]
+    frames: Sequence[StackFrame]
     stacks: Sequence[Sequence[int]]
     """Indices into `frames`, innermost first."""
     settings: Mapping[str, str]

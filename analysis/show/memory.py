@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Tables(Protocol):
+class MemoryTables(Protocol):
     """What has the tables of memory: a run, or snapshots of the allocator."""
 
     def table(self, name: str, /) -> pd.DataFrame:
@@ -81,13 +81,13 @@ def categories_at_peak(row: Row) -> list[tuple[str, int]]:
     return sorted(parts, key=lambda part: -part[1])
 
 
-def memory_screen(analysis: Tables, screen: Screen = PAPER) -> str:
+def memory_screen(analysis: MemoryTables, screen: Screen = PAPER) -> str:
     """The screen, in lines of at most 100 columns."""
     width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
     return "".join(f"{line.rstrip()}\n" for line in _lines(analysis, screen, width))
 
 
-def _lines(analysis: Tables, screen: Screen, width: int) -> Iterator[str]:
+def _lines(analysis: MemoryTables, screen: Screen, width: int) -> Iterator[str]:
     rows = _main_rows(records(analysis.table("memory")))
     largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
     yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
@@ -207,7 +207,7 @@ def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
             yield f"  {category:<26}{bytes_text(size):>10} {size / whole:>7.1%}  {bar}"
 
 
-def _places(analysis: Tables, row: Row, screen: Screen, width: int) -> Iterator[str]:
+def _places(analysis: MemoryTables, row: Row, screen: Screen, width: int) -> Iterator[str]:
     table = records(analysis.table("allocations"))
     own = [one for one in table if (one["rank"], one["device"]) == (row["rank"], row["device"])]
     held = [one for one in _alike(own) if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
@@ -263,7 +263,7 @@ def growth_in_words(row: Row) -> tuple[str, str]:
     )
 
 
-def _growing(analysis: Tables, rows: Sequence[Row], width: int) -> Iterator[str]:
+def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterator[str]:
     table = records(analysis.table("allocations"))
     devices = {(row["rank"], row["device"]) for row in rows}
     table = records(analysis.table("allocations"))

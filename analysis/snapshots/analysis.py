@@ -16,7 +16,7 @@ from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.schema import Row
 from ..errors import NothingMeasured, TraceError
 from ..formats.snapshots.snapshot import read_snapshot
-from ..metrics.memory.snapshots import calls_of_snapshot, fragment_row, memory_of_snapshot, notes_on
+from ..metrics.memory.snapshots import calls_of_snapshot, fragment_row, memory_of_snapshot, notes_on_snapshot
 from ..metrics.memory.table import rows_of_memory
 from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
@@ -132,7 +132,7 @@ def _read(path: Path, limit_bytes: int) -> _Rows | TraceError:
         return err
     found = list(memory_of_snapshot(snapshot, 0))
     rows = rows_of_memory((one.explained for one in found), calls_of_snapshot(snapshot, 0))
-    notes = {one.explained.memory.device: "; ".join(notes_on(one)) for one in found}
+    notes = {one.explained.memory.device: "; ".join(notes_on_snapshot(one)) for one in found}
     devices = [{**row, "note": "; ".join(filter(None, (notes[row["device"]], row["note"])))} for row in rows.devices]
     by_table = {
         "memory": devices,

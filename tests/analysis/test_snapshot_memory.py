@@ -18,7 +18,7 @@ from commtrace import analyse_snapshots
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import DuplicateRank, NothingMeasured, NoTraces, TraceError, UnknownRank
 from commtrace.analysis.metrics.memory.fragments import fragments_at, segments_at
-from commtrace.analysis.metrics.memory.replayed import replayed
+from commtrace.analysis.metrics.memory.replayed import undone
 from commtrace.cli import main
 
 BACKWARD: Frames = (("torch::autograd::Engine::thread_main(...)", "??", 0),)
@@ -127,7 +127,7 @@ def test_the_largest_free_block_at_the_end_is_that_of_the_allocator(tmp_path_fac
     if not allocator.entries:
         return
     device = device_of(snapshot(allocator, max_entries=kept), tmp_path_factory.mktemp("s") / "s.pickle")
-    known, last = replayed(device), len(device.entries.action)
+    known, last = undone(device), len(device.entries.action)
     assert fragments_at(device, known, last).largest_free_bytes == allocator.largest_free()
     for moment in {0, last // 2, last}:
         begin, end = segments_at(device, moment)
@@ -157,7 +157,7 @@ def test_what_another_stream_uses_is_active_and_not_allocated(tmp_path):
     one.free(address)
     one.malloc(20 * MIB)
     device = device_of(snapshot(one), tmp_path / "s.pickle")
-    known = replayed(device)
+    known = undone(device)
     assert known.allocated_bytes.max() == 30 * MIB
     assert known.active_bytes.max() == 50 * MIB
 

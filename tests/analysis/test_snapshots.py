@@ -13,11 +13,11 @@ from hostile_snapshots import HOSTILE, sound
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.analysis.core.allocator import Action, Frame
+from commtrace.analysis.core.allocator import AllocatorAction, StackFrame
 from commtrace.analysis.errors import NotATrace, TooLarge, TraceError
 from commtrace.analysis.formats.snapshots.entry import looks_like_snapshot
 from commtrace.analysis.formats.snapshots.snapshot import read_snapshot
-from commtrace.analysis.metrics.memory.replayed import Replayed, replayed
+from commtrace.analysis.metrics.memory.replayed import Replayed, undone
 
 _LIMIT_BYTES = 40_000_000
 
@@ -32,7 +32,7 @@ def test_replayed_backwards_every_total_is_what_the_allocator_had(tmp_path_facto
     if not allocator.entries:
         return
     first = max(0, len(allocator.entries) - kept) if kept else 0
-    found = replayed(device_of(snapshot(allocator, max_entries=kept), tmp_path_factory.mktemp("s") / name))
+    found = undone(device_of(snapshot(allocator, max_entries=kept), tmp_path_factory.mktemp("s") / name))
     assert found.contradictions == 0
     assert totals(found) == allocator.told_totals(first)
     assert totals(found)[-1] == allocator.total
@@ -59,17 +59,17 @@ def test_what_a_snapshot_holds(tmp_path):
     found = read_snapshot(write(snapshot(allocator), tmp_path / "s.pickle"))
     device = found.devices[1]
     assert list(found.devices) == [1]
-    assert [Action(code).name for code in device.entries.action] == [
+    assert [AllocatorAction(code).name for code in device.entries.action] == [
         "segment_alloc", "alloc", "segment_alloc", "alloc", "free_requested",
     ]  # fmt: skip
     assert list(device.segments.size) == [20 * MIB, 2 * MIB]
     assert device.entries.time_ns[0] == (START_US + 1) * 1_000
     stack = found.stacks[device.entries.stack[1]]
-    assert [found.frames[number] for number in stack][2] == Frame("step", "/home/me/train.py", 12)
+    assert [found.frames[number] for number in stack][2] == StackFrame("step", "/home/me/train.py", 12)
     assert [(span.name, span.start_ns is None, span.end_ns is None) for span in found.spans] == [
         ("nccl:all_reduce", False, False), ("ProfilerStep#3", False, True),
     ]  # fmt: skip
-    told = replayed(device)
+    told = undone(device)
     assert told.lives.address.tolist() == [kept, shared]
     assert told.allocated_bytes[-1] == 3 * MIB
     assert told.active_bytes[-1] == 3 * MIB + 512
@@ -82,7 +82,7 @@ def test_older_snapshots_lack_keys(tmp_path, without):
     allocator, _ = played(5)
     device = device_of(snapshot(allocator, without=without), tmp_path / "s.pickle")
     assert bool(device.entries.time_ns) == ("time_us" not in without)
-    assert totals(replayed(device)) == allocator.told_totals(0)
+    assert totals(undone(device)) == allocator.told_totals(0)
 
 
 def test_the_oldest_blocks_have_a_history_and_no_address(tmp_path):
@@ -104,7 +104,7 @@ def test_actions_that_were_left_out_contradict_nothing(tmp_path, skipped):
     allocator.free(allocator.malloc(2 * MIB))
     content = snapshot(allocator)
     content["device_traces"][0] = [one for one in content["device_traces"][0] if one["action"] != skipped]
-    found = replayed(device_of(content, tmp_path / "s.pickle"))
+    found = undone(device_of(content, tmp_path / "s.pickle"))
     assert found.contradictions == 0
     assert totals(found)[-1] == allocator.total
     assert max(found.allocated_bytes) == 3 * MIB + 512
@@ -118,7 +118,7 @@ def test_a_history_that_has_a_hole_says_so(tmp_path):
     assert allocator.malloc(5 * MIB) == first
     content = snapshot(allocator)
     content["device_traces"][0].pop()  # the second allocation
-    found = replayed(device_of(content, tmp_path / "s.pickle"))
+    found = undone(device_of(content, tmp_path / "s.pickle"))
     assert found.contradictions == 1
     assert totals(found)[-1] == allocator.total
 
@@ -127,7 +127,7 @@ def test_a_snapshot_without_history_has_its_last_state(tmp_path):
     allocator, _ = played(9)
     content = snapshot(allocator)
     content["device_traces"] = [[]]
-    found = replayed(device_of(content, tmp_path / "s.pickle"))
+    found = undone(device_of(content, tmp_path / "s.pickle"))
     assert totals(found) == [allocator.total]
 
 
@@ -160,7 +160,7 @@ def test_changed_bytes_end_in_nothing_but_an_error_of_ours(tmp_path):
         path.write_bytes(content)
         with suppress(TraceError):
             for device in read_snapshot(path, _LIMIT_BYTES).devices.values():
-                replayed(device)
+                undone(device)
 
 
 def test_a_large_snapshot_needs_its_budget(tmp_path):

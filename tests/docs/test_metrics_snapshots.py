@@ -25,7 +25,20 @@ def snapshots_of(given: Given) -> SnapshotAnalysis:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "memory_rank_0.json"
         path.write_text(json.dumps({"segments": segments, "device_traces": [entries]}))
+        (Path(folder) / "node_0.meta.json").write_text(json.dumps(_side_file(given["device"][0])))
         return analyse_snapshots([path], workers=1)
+
+
+def _side_file(device: dict[str, Any]) -> dict[str, Any]:
+    """What the rank notes of its device at the end of a step."""
+    outside = device["device_bytes"] - device["free"] - device["reserved"]
+    step = {"step": 0, "peak_allocated_bytes": 0, "peak_reserved_bytes": 0, "outside_bytes": outside}
+    return {
+        "schema_version": 1,
+        "rank": 0,
+        "device": {"type": "cuda", "index": 0},
+        "step_memory": [step | {"device_bytes": device["device_bytes"]}],
+    }
 
 
 def _blocks(segment: dict[str, Any], blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:

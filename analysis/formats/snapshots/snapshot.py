@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ....common.wording import counted
-from ...core.allocator import NO_STACK, Action, AnnotatedSpan, BlockState, DeviceSnapshot, Frame, Snapshot
+from ...core.allocator import NO_STACK, AllocatorAction, AnnotatedSpan, BlockState, DeviceSnapshot, Snapshot, StackFrame
 from ...core.budget import Budget
 from ...errors import DamagedTrace, NotATrace
 from ...recording.plain_content import budget_of, is_pickle, plain_bytes, plain_content, scalar_text, whole_number
@@ -23,7 +23,7 @@ _KEYS = frozenset({"segments", "device_traces"})
 _READS = "expected a snapshot of torch's memory allocator, as torch.cuda.memory._dump_snapshot writes it"
 _FIRST_BYTES = 4 << 10
 _JSON_BLANKS = b" \t\r\n"
-_ACTIONS = {action.name: action for action in Action}
+_ACTIONS = {action.name: action for action in AllocatorAction}
 _STATES = {
     "inactive": BlockState.inactive,
     "active_allocated": BlockState.allocated,
@@ -68,7 +68,7 @@ class _Reading:
         self._what, self._budget = what, budget
         self._kept_bytes = 0
         self._devices: dict[int, DeviceSnapshot] = {}
-        self._frames: dict[Frame, int] = {}
+        self._frames: dict[StackFrame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._by_identity: dict[int, int] = {}  # torch writes a stack that many entries have once
         self._frame_by_identity: dict[int, int] = {}
@@ -156,7 +156,7 @@ class _Reading:
             if action is None:
                 self._unknown[_name(entry["action"])] += 1
                 continue
-            address = entry.get("device_free") if action is Action.oom else entry.get("addr")
+            address = entry.get("device_free") if action is AllocatorAction.oom else entry.get("addr")
             kept.action.append(action)
             kept.address.append(whole_number(address or 0))
             kept.size.append(_size(entry["size"]))
@@ -183,7 +183,7 @@ class _Reading:
     def _frame(self, frame: Mapping[str, Any]) -> int:
         number = self._frame_by_identity.get(id(frame))
         if number is None:
-            found = Frame(
+            found = StackFrame(
                 scalar_text(frame.get("name", "")), scalar_text(frame["filename"]), whole_number(frame.get("line", 0))
             )
             number = self._frames.get(found)

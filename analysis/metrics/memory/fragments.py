@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.allocator import Action, DeviceSnapshot
+from ...core.allocator import AllocatorAction, DeviceSnapshot
 from ..clocks.frame import Ints
 from .replayed import Replayed
 
@@ -34,8 +34,8 @@ def fragments_at(device: DeviceSnapshot, replayed: Replayed, moment: int) -> Fra
     free = _gaps(begin, end, lives.address[active], lives.size_bytes[active])
     entries = device.entries
     action, size = np.array(entries.action, dtype=np.int64), np.array(entries.size, dtype=np.int64)
-    requests = size[action == Action.alloc]
-    failed = np.flatnonzero(action == Action.oom)
+    requests = size[action == AllocatorAction.alloc]
+    failed = np.flatnonzero(action == AllocatorAction.oom)
     return Fragments(
         free_blocks=len(free),
         largest_free_bytes=int(free.max(initial=0)),
@@ -53,10 +53,10 @@ def segments_at(device: DeviceSnapshot, moment: int) -> tuple[Ints, Ints]:
     entries = device.entries
     for number in range(len(entries.action) - 1, moment - 1, -1):
         action, begin = entries.action[number], entries.address[number]
-        if action in (Action.segment_alloc, Action.segment_map):
+        if action in (AllocatorAction.segment_alloc, AllocatorAction.segment_map):
             ranges.remove(begin, begin + entries.size[number])
-        elif action in (Action.segment_free, Action.segment_unmap):
-            ranges.add(begin, begin + entries.size[number], joined=action == Action.segment_unmap)
+        elif action in (AllocatorAction.segment_free, AllocatorAction.segment_unmap):
+            ranges.add(begin, begin + entries.size[number], joined=action == AllocatorAction.segment_unmap)
     return np.array(ranges.begins, dtype=np.int64), np.array([ranges.end[at] for at in ranges.begins], dtype=np.int64)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.allocator import NO_STACK, Action, BlockState, DeviceSnapshot
+from ...core.allocator import NO_STACK, AllocatorAction, BlockState, DeviceSnapshot
 from ..clocks.frame import Flags, Ints
 
 _ROUND_BYTES = 512
@@ -78,14 +78,14 @@ def rounded(request_bytes: int) -> int:
     return max(_ROUND_BYTES, -(-request_bytes // _ROUND_BYTES) * _ROUND_BYTES)
 
 
-def replayed(device: DeviceSnapshot) -> Replayed:
+def undone(device: DeviceSnapshot) -> Replayed:
     """Undo the history of a device, entry by entry."""
     undoing = _Undoing(device)
     entries = device.entries
     columns = (entries.action, entries.address, entries.size, entries.stream, entries.stack)
     for number in range(len(entries.action) - 1, -1, -1):
         undoing.undo(number, *(column[number] for column in columns))
-    return undoing.replayed()
+    return undoing.undone()
 
 
 class _Undoing:
@@ -115,20 +115,20 @@ class _Undoing:
 
     def undo(self, number: int, action: int, address: int, size: int, stream: int, stack: int) -> None:
         """Undo one entry."""
-        if action == Action.alloc:
+        if action == AllocatorAction.alloc:
             self._undo_alloc(number, address, size, stream, stack)
-        elif action == Action.free_completed:
+        elif action == AllocatorAction.free_completed:
             self._begin_after(number, address)
             self._add(address, _Life(stream, size, rounded(size), False, _NEVER, number)).free_stack = stack
-        elif action == Action.free_requested:
+        elif action == AllocatorAction.free_requested:
             life = self._at.get(address)
             if life is None or life.request != _NEVER:  # its completion is not in the history
                 self._begin_after(number, address)
                 life = self._add(address, _Life(stream, size, rounded(size), False, number, number))
             life.request, life.free_stack = number, stack
-        elif action in (Action.segment_alloc, Action.segment_map):
+        elif action in (AllocatorAction.segment_alloc, AllocatorAction.segment_map):
             self._reserved_change[number + 1] += size
-        elif action in (Action.segment_free, Action.segment_unmap):
+        elif action in (AllocatorAction.segment_free, AllocatorAction.segment_unmap):
             self._reserved_change[number + 1] -= size
 
     def _undo_alloc(self, number: int, address: int, size: int, stream: int, stack: int) -> None:
@@ -151,7 +151,7 @@ class _Undoing:
             self._contradictions += 1
             life.allocated = number
 
-    def replayed(self) -> Replayed:
+    def undone(self) -> Replayed:
         """All that was found."""
         done = [life for _, life in self._lives if life.request == _NEVER and life.completed < self._count]
         if any(life.allocated != _NEVER for life in done):  # entries of requests were left out; else they are older

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....common.nccl_tests import collective_name
 from ....common.wording import counted
 from ...core import markers
-from ...core.allocator import NO_STACK, Action, AnnotatedSpan, DeviceSnapshot, Snapshot
+from ...core.allocator import NO_STACK, AllocatorAction, AnnotatedSpan, DeviceSnapshot, Snapshot
 from ...core.intervals import Times
 from ...core.schema import Row
 from ...core.steps import Mark, steps_at
@@ -23,11 +23,11 @@ from .fragments import fragments_at
 from .growth import growth_of_places, place_codes
 from .held import BEFORE, UNKNOWN, Blocks, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward, nowhere
-from .replayed import Lives, Replayed, replayed
+from .replayed import Lives, Replayed, undone
 from .stacks import Told, told_by_stacks
 from .table import Explained
 
-_BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:")
+_BACKENDS = (*markers.OF_BACKENDS, markers.GLOO_MARK)
 """How the spans of collectives begin."""
 _WINDOWS = 8
 """Equal parts of a history without steps; what grows does so in each of them."""
@@ -45,7 +45,7 @@ def memory_of_snapshot(snapshot: Snapshot, rank: int) -> Iterator[SnapshotMemory
     """Yield the memory of each device. Event 0 is what the history found, and event N + 1 is its entry N."""
     told = told_by_stacks(snapshot)
     for number, device in snapshot.devices.items():
-        known = replayed(device)
+        known = undone(device)
         memory = _memory(device, known, rank, str(number), told)
         spans = [span for span in snapshot.spans if span.device == number]
         places = _places(memory, device, told, spans)
@@ -126,7 +126,7 @@ def _places(
 def _stacks_of_events(device: DeviceSnapshot) -> list[int]:
     """The stack of each entry; of releases, if none of them has any, that of the last allocation."""
     entries = device.entries
-    releases = (Action.free_requested, Action.free_completed)
+    releases = (AllocatorAction.free_requested, AllocatorAction.free_completed)
     pairs = list(zip(entries.action, entries.stack, strict=True))
     if any(stack != NO_STACK for action, stack in pairs if action in releases):
         return list(entries.stack)
@@ -191,11 +191,11 @@ def fragment_row(one: SnapshotMemory) -> Row:
         "fragmentation_frac": (reserved - active) / reserved if reserved else None,
         "private_pool_bytes": private,
         **found._asdict(),
-        "note": "; ".join(notes_on(one)) or None,
+        "note": "; ".join(notes_on_snapshot(one)) or None,
     }
 
 
-def notes_on(one: SnapshotMemory) -> list[str]:
+def notes_on_snapshot(one: SnapshotMemory) -> list[str]:
     """What a reader of the numbers has to know: how sizes are known, what the history lacks, and what grows."""
     memory, known = one.explained.memory, one.replayed
     lives, peak = known.lives, memory.peak

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...core.allocator import Frame, Snapshot
+from ...core.allocator import Snapshot, StackFrame
 from ..functions import is_users_file
 from ..regions.nesting import BACKWARD, DIRECT, RECOMPUTE
 from .places import OPTIMIZER
@@ -45,7 +45,7 @@ def told_by_stacks(snapshot: Snapshot) -> list[Told]:
     return [*found, nothing]
 
 
-def _told(stack: Sequence[Frame]) -> Told:
+def _told(stack: Sequence[StackFrame]) -> Told:
     is_backward = any(mark in frame.name for frame in stack for mark in _ENGINE)
     phase = DIRECT
     if is_backward:
@@ -57,7 +57,7 @@ def _told(stack: Sequence[Frame]) -> Told:
     return Told(_line(stack), phase, operator, any(_COMMUNICATING.search(frame.filename) for frame in stack))
 
 
-def _recomputes(stack: Sequence[Frame]) -> bool:
+def _recomputes(stack: Sequence[StackFrame]) -> bool:
     """Whether a checkpointed region runs again, inside of the engine."""
     for frame in stack:  # innermost first
         if _CHECKPOINT.search(frame.filename):
@@ -67,7 +67,7 @@ def _recomputes(stack: Sequence[Frame]) -> bool:
     return False
 
 
-def _line(stack: Sequence[Frame]) -> str | None:
+def _line(stack: Sequence[StackFrame]) -> str | None:
     """`train.py:31`, the innermost line of the user's own code; None if there is none."""
     for frame in stack:
         path = frame.filename
