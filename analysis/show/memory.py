@@ -88,7 +88,7 @@ def memory_screen(analysis: MemoryTables, screen: Screen = PAPER) -> str:
 
 
 def _lines(analysis: MemoryTables, screen: Screen, width: int) -> Iterator[str]:
-    rows = _main_rows(records(analysis.table("memory")))
+    rows = main_rows(records(analysis.table("memory")))
     largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
     yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
     for title, found in (
@@ -263,15 +263,15 @@ def growth_in_words(row: Row) -> tuple[str, str]:
     )
 
 
-def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterator[str]:
-    table = records(analysis.table("allocations"))
+def growth_of(analysis: MemoryTables, rows: Sequence[Row]) -> list[Row]:
+    """Rows of `allocations` that grow, of these rows' devices, the fastest first."""
     devices = {(row["rank"], row["device"]) for row in rows}
     table = records(analysis.table("allocations"))
     growing = [one for one in table if one["grows_bytes"] and (one["rank"], one["device"]) in devices]
     return sorted(growing, key=lambda one: -one["grows_bytes"])
 
 
-def _growing(analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[str]:
+def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterator[str]:
     growing = growth_of(analysis, rows)
     for one in growing[:_MOST_PLACES]:
         first, below = map(printable, growth_in_words(one))

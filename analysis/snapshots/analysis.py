@@ -24,13 +24,13 @@ from ..reading.named_ranks import ranks_of
 from ..reading.trace_files import run_name
 from ..recording.compression import packed_bytes
 from ..run.side_files import rank_file, used_outside
-from ..tables.memory import ALLOCATIONS, FRAGMENTS, MEMORY, MEMORY_STEPS
+from ..tables.memory import ALLOCATIONS, DEVICE_MEMORY, FRAGMENTS, MEMORY_STEPS
 from .files import snapshot_files
 
 _LOG = logging.getLogger("commtrace.reading")
 _WORTH_PROCESSES_BYTES = 8 << 20
 """Files that have less together are read sooner than processes have started."""
-SNAPSHOT_TABLES = {schema.name: schema for schema in (MEMORY, MEMORY_STEPS, ALLOCATIONS, FRAGMENTS)}
+SNAPSHOT_TABLES = {schema.name: schema for schema in (DEVICE_MEMORY, MEMORY_STEPS, ALLOCATIONS, FRAGMENTS)}
 """The tables that snapshots give, by name, with their schemas."""
 
 

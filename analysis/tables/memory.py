@@ -179,7 +179,7 @@ def memory(
     memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]], outside_bytes: Mapping[tuple[int, str], int]
 ) -> pd.DataFrame:
     """One row per rank and device: its peak, when it was, and what filled it. Needs `details`."""
-    return MEMORY.frame(
+    return DEVICE_MEMORY.frame(
         row
         | {
             "device_bytes": _bytes_of(gpu_bytes.get(row["rank"], ()), row["device"]),

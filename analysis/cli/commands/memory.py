@@ -45,7 +45,7 @@ def memory_command(
         MemoryBy | None,
         typer.Option(
             help="A table instead of the screen: per device, per step of it, per place of allocation, or fragments.",
-            show_default="the screen; in other formats, device",
+            show_default="the screen; of `table memory` and in other formats, device",
         ),
     ] = None,
     *,
@@ -68,11 +68,13 @@ def memory_command(
       commtrace memory --by step traces/my-run
       commtrace memory --by place --where 'grows_bytes>0' traces/my-run
       commtrace memory --format json traces/my-run
+      commtrace table memory traces/my-run
       commtrace memory snapshots/
       commtrace memory --by fragments snapshots/*.pickle
     """
     snapshots = given_snapshots(runs)
-    as_screen = by is None and writing.format is Format.table and writing.choice == RowChoice()
+    wants_screen = by is None and not ctx.command_path.endswith("table memory")
+    as_screen = wants_screen and writing.format is Format.table and writing.choice == RowChoice()
     if snapshots or by is MemoryBy.fragments:
         writing.check(_TABLES[by or MemoryBy.device])
         _print_snapshots(snapshots or runs, by, writing, reading, as_screen=as_screen)
@@ -111,3 +113,21 @@ def _print_snapshots(
         name = _TABLES[by or MemoryBy.device]
         writing.table(name, found.table(name))
     finish_failed(found.failed)
+
+
+@reads_traces
+@writes_tables
+def allocations_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> None:
+    """Print where memory was allocated that is held at the peak, and what grows from step to step.
+
+    \b
+    Examples:
+      commtrace table allocations traces/my-run
+      commtrace table allocations --where 'grows_bytes>0' --format json traces/my-run
+    """
+    writing.check("allocations")
+    snapshots = given_snapshots(runs)
+    if snapshots:
+        _print_snapshots(snapshots, MemoryBy.place, writing, reading, as_screen=False)
+    else:
+        print_table("allocations", analysis_of(runs, reading, details=True), writing)

@@ -43,7 +43,7 @@ class Growth(NamedTuple):
     steps: int
 
 
-def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[Place]]:
+def place_codes(memory: DeviceMemory, places: Places) -> tuple[Ints, list[AllocatedAt]]:
     """Which of the distinct places each block was allocated at, -1 where it is older and no line is known of it."""
     blocks = memory.blocks
     known = (blocks.allocated != BEFORE) | (blocks.line != None)  # noqa: E711 - of each

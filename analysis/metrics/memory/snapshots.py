@@ -18,14 +18,14 @@ from ...core.intervals import Times
 from ...core.schema import Row
 from ...core.steps import Mark, steps_at
 from ..regions.nesting import DIRECT
-from .categories import COMMUNICATION, GRADIENTS, STATE, UNKNOWN_USE
+from .categories import COMMUNICATION_BUFFERS, GRADIENTS, STATE, UNKNOWN_USE
 from .fragments import fragments_at
 from .growth import growth_of_places, place_codes
-from .held import BEFORE, UNKNOWN, Blocks, DeviceMemory
+from .held import BEFORE, NOT_RECORDED, Blocks, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward, nowhere
 from .replayed import Lives, Replayed, undone
 from .stacks import Told, told_by_stacks
-from .table import Explained
+from .table import ExplainedMemory
 
 _BACKENDS = (*markers.OF_BACKENDS, markers.GLOO_MARK)
 """How the spans of collectives begin."""
@@ -36,7 +36,7 @@ _WINDOWS = 8
 class SnapshotMemory(NamedTuple):
     """One device of a snapshot: its memory with what is known of it, and what only a snapshot says."""
 
-    explained: Explained
+    explained: ExplainedMemory
     device: DeviceSnapshot
     replayed: Replayed
 
@@ -49,7 +49,7 @@ def memory_of_snapshot(snapshot: Snapshot, rank: int) -> Iterator[SnapshotMemory
         memory = _memory(device, known, rank, str(number), told)
         spans = [span for span in snapshot.spans if span.device == number]
         places = _places(memory, device, told, spans)
-        yield SnapshotMemory(Explained(memory, places, _marks(memory, spans, only_whole=True)), device, known)
+        yield SnapshotMemory(ExplainedMemory(memory, places, _marks(memory, spans, only_whole=True)), device, known)
 
 
 def _memory(device: DeviceSnapshot, known: Replayed, rank: int, name: str, told: Sequence[Told]) -> DeviceMemory:
@@ -60,16 +60,16 @@ def _memory(device: DeviceSnapshot, known: Replayed, rank: int, name: str, told:
         time_ns=_times(device),
         allocated_bytes=known.allocated_bytes,
         reserved_bytes=known.reserved_bytes,
-        thread=np.full(len(known.allocated_bytes), UNKNOWN),
+        thread=np.full(len(known.allocated_bytes), NOT_RECORDED),
         blocks=_blocks(known.lives, told),
         found_bytes=int(known.allocated_bytes[0]),
     )
 
 
 def _times(device: DeviceSnapshot) -> Times:
-    """When each event was, UNKNOWN where the snapshot has no times."""
+    """When each event was, NOT_RECORDED where the snapshot has no times."""
     if not device.entries.time_ns:
-        return np.full(1 + len(device.entries.action), UNKNOWN)
+        return np.full(1 + len(device.entries.action), NOT_RECORDED)
     times: Times = np.maximum.accumulate(np.array(device.entries.time_ns, dtype=np.int64))
     return np.append(times[0] - 1, times)
 
@@ -80,7 +80,7 @@ def _blocks(lives: Lives, told: Sequence[Told]) -> Blocks:
     stacks = [told[number] for number in lives.stack[used].tolist()]
     older = lives.allocated[used] < 0
     category = [
-        _use_of_older(one) if is_older and number >= 0 else COMMUNICATION if one.is_communicating else None
+        _use_of_older(one) if is_older and number >= 0 else COMMUNICATION_BUFFERS if one.is_communicating else None
         for one, is_older, number in zip(stacks, older, lives.stack[used].tolist(), strict=True)
     ]
     return Blocks.of(
@@ -96,7 +96,7 @@ def _blocks(lives: Lives, told: Sequence[Told]) -> Blocks:
 def _use_of_older(told: Told) -> str:
     """What a block is for that was allocated before the history, by the stack that is still known of it."""
     if told.is_communicating:
-        return COMMUNICATION
+        return COMMUNICATION_BUFFERS
     if told.phase == OPTIMIZER:
         return STATE
     return GRADIENTS if is_backward(np.array([told.phase]))[0] else UNKNOWN_USE
@@ -215,7 +215,7 @@ def _grows(one: SnapshotMemory) -> list[tuple[str, int]]:
     memory, places, marks = one.explained.memory, one.explained.places, one.explained.marks
     if marks or memory.events <= _WINDOWS:
         return []
-    times = np.arange(memory.events) if memory.time_ns[0] == UNKNOWN else memory.time_ns
+    times = np.arange(memory.events) if memory.time_ns[0] == NOT_RECORDED else memory.time_ns
     begin, whole = int(times[0]), int(times[-1] - times[0])
     edges = [begin + whole * part // _WINDOWS for part in range(_WINDOWS + 1)]
     windows = [

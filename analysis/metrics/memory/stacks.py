@@ -25,7 +25,7 @@ _CELL = ("<ipython-input", "<cell")
 
 
 class Told(NamedTuple):
-    """What a stack says of an allocation; `phase` is one of `places.PHASES` by its place."""
+    """What a stack says of an allocation; `phase` is one of `places.PHASE_NAMES` by its place."""
 
     line: str | None
     phase: int

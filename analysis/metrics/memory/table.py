@@ -166,7 +166,7 @@ def _peak_row(
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": max(known_reserved, default=None),
         "cached_bytes": None if reserved is None or reserved < allocated else reserved - allocated,
-        "peak_ns": None if memory.time_ns[peak] == UNKNOWN else int(memory.time_ns[peak]),
+        "peak_ns": None if memory.time_ns[peak] == NOT_RECORDED else int(memory.time_ns[peak]),
         **most.where(peak),
         **_in_flight(calls, memory, int(memory.time_ns[peak])),
         **_categories(most, peak),
