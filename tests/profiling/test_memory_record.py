@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from allocator import MIB, Allocator, OutOfMemory, called, snapshot
+from capturing import ROOT, SCRIPTS
 
 from commtrace import step as end_step
 from commtrace.analysis.formats.snapshots.snapshot import read_snapshot
@@ -175,3 +179,22 @@ def test_an_older_torch_takes_fewer_options(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [
         {"enabled": "all", "context": "all", "stacks": "python", "max_entries": 7}, {"enabled": None},
     ]  # fmt: skip
+
+
+def test_run_writes_a_snapshot_of_what_fails_after_the_traced_steps(tmp_path: Path) -> None:
+    words = ["run", "--memory", "--from-step", "2", "--active", "2", "--out", tmp_path, "--run-name", "run"]
+    script = SCRIPTS / "late_out_of_memory.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "commtrace", *words, script],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory" in done.stderr
+    [side] = (json.loads(path.read_text()) for path in (tmp_path / "run").glob("*.meta.json"))
+    assert side["complete"] is True
+    assert side["memory_snapshot_reason"].startswith("the snapshot is of OutOfMemoryError: CUDA out of memory.")
+    device = read_snapshot(tmp_path / "run" / "memory_snapshot_rank_0.pickle").devices[0]
+    assert device.entries.size[-1] == 500 * MIB
