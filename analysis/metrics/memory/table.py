@@ -165,7 +165,7 @@ def _peak_row(
     return {
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": max(known_reserved, default=None),
-        "cached_bytes": None if reserved is None or reserved < allocated else reserved - allocated,
+        "cached_bytes": (reserved or 0) - allocated if has_cache else None,
         "peak_ns": None if memory.time_ns[peak] == NOT_RECORDED else int(memory.time_ns[peak]),
         **most.where(peak),
         **_in_flight(calls, memory, int(memory.time_ns[peak])),
