@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core import markers
+from ..core.copy_names import NOT_SAID
 from ..core.declaring import TableEntry, Topic, each_rank
 from ..core.frames import np, pd
 from ..core.intervals import spans, subtract, total
@@ -157,5 +158,7 @@ def _way(name: str) -> _Way:
         return _Way("memset" if name.startswith(markers.FILL) else None, None, touches_host=False)
     places = (parts["source"], parts["target"])
     memory = next((_OF_HOST[place] for place in places if place in _OF_HOST), None)
+    if parts["direction"] == NOT_SAID:
+        return _Way(None, memory, touches_host=False)
     touches_host = "H" in parts["direction"]
     return _Way(parts["direction"], memory if touches_host else None, touches_host)

@@ -25,7 +25,7 @@ def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa
 
 KINETO = TraceFormat(
     name="Kineto",
-    version=18 + COLUMNS,
+    version=19 + COLUMNS,
     file_names=("*.json", "*.json.gz"),
     recognises=_takes_what_is_left,
     reader=_reader,

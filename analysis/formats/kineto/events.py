@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from ...core.markers import FRAMES_KEPT, FUNCTION, LONG_CALL_US, MODULE
+from ...core.copy_names import copy_name, direction_said, fill_name, memory_said
+from ...core.markers import FILL, FRAMES_KEPT, FUNCTION, LONG_CALL_US, MODULE
 from ...core.tables.events import COMM_ARGUMENTS
 from ...recording.recording import Unread, with_unread
 from ...recording.values import Duration, Int64, Time
@@ -129,6 +130,35 @@ class CommEvent(msgspec.Struct, gc=False):
     args: CommArgs = msgspec.field(default_factory=CommArgs)
 
 
+class _CopyArgs(msgspec.Struct, gc=False):
+    """What a copy or fill is, where its name does not say it, as written since torch 2.14 with `cupti_monitor`.
+
+    Names of directions and memories, or CUPTI's numbers.
+    """
+
+    direction: Any = msgspec.field(default=None, name="copy kind")
+    source: Any = msgspec.field(default=None, name="src kind")
+    target: Any = msgspec.field(default=None, name="dst kind")
+    filled: Any = msgspec.field(default=None, name="memory kind")
+
+
+class CopyEvent(msgspec.Struct, gc=False):
+    """A copy or fill that may say in its arguments what it is."""
+
+    name: str = ""
+    args: _CopyArgs = msgspec.field(default_factory=_CopyArgs)
+
+    @property
+    def whole_name(self) -> str:
+        """Its name with what the arguments say, as other versions of torch write it."""
+        args = self.args
+        if self.name == FILL:
+            return FILL if args.filled is None else fill_name(memory_said(args.filled))
+        if args.direction is None:
+            return self.name
+        return copy_name(direction_said(args.direction), memory_said(args.source), memory_said(args.target))
+
+
 class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
     """An allocation or release, with profile_memory. Times in us."""
 
@@ -191,9 +221,10 @@ NOT_COUNTED = (
     FRAMES, "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
     "cuda_event", "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "mtia_insight", "mtia_counters",
     "collective_comm", "Trace", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "forward_backward",
+    "graph_event_node", "graph_host_node",
 )  # fmt: skip
 """What Kineto writes beside these: no work of a device, and no launch. `collective_comm` is the host's part of
-oneCCL."""
+oneCCL; the last two are records of events, and callbacks on a CPU, in CUDA graphs since torch 2.14."""
 _KNOWN = frozenset((*ROOMS, *NOT_COUNTED))
 # What an event of a device, or the call that launched it, says of itself, and an event of a CPU does not.
 _OF_DEVICES = frozenset(("device", "stream", "queue", "sycl queue", "correlation", "context"))

@@ -22,7 +22,7 @@ import msgspec
 from ....common.wording import counted
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
-from ...core.markers import DETAILS, STEERING
+from ...core.markers import COPIES, DETAILS, STEERING
 from ...core.tables.events import EVENT_SORTS
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
@@ -49,6 +49,7 @@ from .events import (
     PRIVATE_DEVICES,
     Activity,
     CommEvent,
+    CopyEvent,
     CpuEvent,
     Decoder,
     Launch,
@@ -83,6 +84,7 @@ _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch),
 _RUNTIME_CALLS = Decoder(RuntimeCall)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
 _PROCESSES = Decoder(ProcessEvent)
+_COPIES = Decoder(CopyEvent)
 _OPERATORS = Decoder(OperatorEvent)
 
 
@@ -282,6 +284,9 @@ class _Reading:
         ]  # fmt: skip
         self._count_from_zero([each for each in timed if each[0]])
         window_ends = [event.ts for event in points if event.ts is not None]
+        for index, activity in enumerate(activities):
+            if activity.name in COPIES:
+                activity.name = _COPIES.one(texts.activities[index]).whole_name
         names = self._names(activities)
         comm_args = self._comm_args_of(activities, names, texts.activities)
         self.repaired_bytes += texts.repaired_bytes

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ....common.wording import counted
+from ...core.copy_names import BETWEEN_GPUS, ON_DEVICES, copy_name, direction_said, fill_name, memory_said
 from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
 from ...core.tables.events import EVENT_SORTS
 from ...recording.arrays import Int64s
@@ -22,11 +23,8 @@ _PLACE = ("start", "end", "deviceId", "streamId")
 _DECLARED = {one.name: one.nsight for one in EVENT_SORTS["activities"].held if one.nsight}
 _OTHERS = tuple(name for name in _DECLARED.values() if name not in _PLACE)
 _GRID = ("gridX", "gridY", "gridZ")
-_BETWEEN_GPUS, _ON_DEVICES = 10, 8
-# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind as Kineto spells them. Nsight Systems counts the latter from 0.
-_WAYS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
-         11: "HtoD", 12: "DtoH", 13: "DtoD"}  # fmt: skip
-_PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
+_OF_MANAGED = {11: 1, 12: 2, 13: 8}
+"""Directions of managed memory, which Nsight Systems numbers behind those of CUPTI."""
 
 
 @dataclass
@@ -114,26 +112,30 @@ def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list
     others = (*_OTHERS, "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
     columns = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
     way, source, target = (columns[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
-    elsewhere = (way == _ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
-    way = np.where(elsewhere, _BETWEEN_GPUS, way)
+    elsewhere = (way == ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
+    way = np.where(elsewhere, BETWEEN_GPUS, way)
     kinds = np.column_stack((way, columns["srcKind"], columns["dstKind"]))
     distinct, which = np.unique(kinds, axis=0, return_inverse=True)
     numbers = []
     for number, begin, end in distinct.tolist():
-        name = (
-            f"Memcpy {_WAYS.get(number, 'Unknown')} ({_PLACES.get(begin, 'Unknown')} -> {_PLACES.get(end, 'Unknown')})"
-        )
+        direction = direction_said(_OF_MANAGED.get(number, number))
+        name = copy_name(direction, _memory(begin), _memory(end))
         numbers.append(names.add(name, memory_kind(name)))
-    between = (way == _BETWEEN_GPUS) & (columns["correlationId"] != MISSING) & (columns["bytes"] >= 0)
+    between = (way == BETWEEN_GPUS) & (columns["correlationId"] != MISSING) & (columns["bytes"] >= 0)
     peer_copies = list(zip(columns["correlationId"][between].tolist(), columns["bytes"][between].tolist(), strict=True))
     of_copy = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
     return _placed(columns, of_copy), peer_copies
 
 
+def _memory(number: int) -> str:
+    """The kind of memory; Nsight Systems counts from 0 what CUPTI counts from 1."""
+    return memory_said(number + 1)
+
+
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     columns = tables.columns(FILL_TABLE, _PLACE, (*_OTHERS, "memKind"), owner="globalPid")
     distinct, which = np.unique(columns["memKind"], return_inverse=True)
-    texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
+    texts = (fill_name(_memory(kind)) for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
     return _placed(columns, numbers[which.reshape(-1)])
 
