@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pandas as pd
 
@@ -31,7 +32,7 @@ class Cure:
     tried: where CPUs wait for each other, no device need show it.
     What a CPU does, by name, comes before what makes up for it (`is_named`).
     `how_under` has other advice for frameworks, by how their annotations begin, and `how_at_once` is that where
-    collectives are needed at once (`needed_at_once`).
+    collectives are needed at once (`needed_at_once`), `how_normal` where links do what those of others do.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Cure:
     is_named: bool = False
     how_under: Mapping[str, str] = field(default_factory=dict)
     how_at_once: str = ""
+    how_normal: str = ""
 
     def of(self, ranks: Collection[int], host: str | None = None) -> Cure:
         """The same for these ranks, or this host."""
@@ -60,9 +62,10 @@ class Cure:
             costs=costs if self.of_ranks else self.costs,
         )
 
-    def under(self, names: pd.Series[str], *, at_once: bool) -> Cure:
+    def under(self, names: pd.Series[str], *, at_once: bool, links_are_normal: bool) -> Cure:
         """The same with what to do under the framework that made annotations of these names."""
         how = next((how for mark, how in self.how_under.items() if names.str.startswith(mark).any()), self.how)
+        how = self.how_normal if links_are_normal and self.how_normal else how
         return replace(self, how=self.how_at_once if at_once and self.how_at_once else how)
 
 
@@ -149,6 +152,10 @@ CURES = {
             "see `bandwidth` for what they reach now: NCCL settings, topology, other links",
             gives_way_from=_A_QUARTER,
             of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
+            how_normal=(
+                "links are as fast as those of others (`of_normal_frac` of `bandwidth`), so there is nothing to mend: "
+                "only other links are faster, or fewer bytes"
+            ),
         ),
         Cure(
             "no_copies",
@@ -258,11 +265,13 @@ def worth_pricing(
     calls: pd.DataFrame,
     *,
     on_cpus: bool,
+    links_are_normal: bool,
 ) -> list[Cure]:
     """The changes that concern enough of a typical step to be played.
 
     `idle` is the table `idle`, or `idle_steps` of the same steps: without a GPU, `on_cpus`, it has no causes, and
-    `annotations` tell instead. They also tell the framework. `syncs_steps` and `calls` are the tables.
+    `annotations` tell instead. They also tell the framework. `syncs_steps` and `calls` are the tables. Where
+    `links_are_normal`, nothing is said of mending them.
     """
     least = LEAST * typical.parts["window_ns"]
     # A single rank may be idle, and all others wait for it.
@@ -286,4 +295,5 @@ def worth_pricing(
     kinds = pd.Series(names.unique(), dtype="string")
     exposed_ns = sum(typical.parts[f"exposed_{part}_ns"] for part in ("transfer", "wait", "unsplit"))
     at_once = needed_at_once(calls, typical.parts["overlap_ns"], exposed_ns)
-    return [change.under(kinds, at_once=at_once) for change in CURES.values() if is_worth(change)]
+    under = partial(Cure.under, names=kinds, at_once=at_once, links_are_normal=links_are_normal)
+    return [under(change) for change in CURES.values() if is_worth(change)]

@@ -270,6 +270,8 @@ def _bandwidth(analysis: Analysis) -> Section:
         beside = f", {rates[0].beside}" if rates[0].beside else ""
         carry = f" ({link.gb_per_s:,.0f} GB/s in one direction)" if link is not None and rates[0].beside else ""
         says = f"Most time goes into {rates[0].what}: {rates[0].gb_per_s} GB/s{beside}{carry}."
+        if rates[0].others:
+            says += f" At this size, {rates[0].others} in loops of nccl-tests."
     figures = []
     if sized["size_bytes"].nunique() > 1:
         figures = [

@@ -120,7 +120,7 @@ class TableAttributes:
     """One row per collective and rank: wait and transfer, and which collective it is, of what size, in which step."""
 
     bandwidth: pd.DataFrame
-    """One row per process group, collective, dtype and size."""
+    """One row per process group, collective, dtype and size, beside what others reach on such GPUs."""
 
     bandwidth_times: pd.DataFrame
     """One row per minute, process group, collective and size class."""

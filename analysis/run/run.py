@@ -63,9 +63,9 @@ class Run:
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
-    the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known. `outside_bytes` is, by rank
-    and device, the most of it that was used outside of torch, as side files say. If not `runs_python`, all of its
-    processes are known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show.
+    the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known, and `nccl_versions` the
+    version of NCCL that it says. `outside_bytes` is, by rank and device, the most memory that was used outside of torch,
+    as side files say. If not `runs_python`, all of its processes are known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show.
     If only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
     cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one was
     given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
@@ -91,6 +91,7 @@ class Run:
     gpus_listed: dict[int, tuple[str, ...]] = field(default_factory=dict)
     gpu_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     outside_bytes: dict[tuple[int, str], int] = field(default_factory=dict)
+    nccl_versions: dict[int, str] = field(default_factory=dict)
     runs_python: bool = True
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     replicas: dict[int, int] | None = field(default_factory=dict)
@@ -420,6 +421,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         gpus_listed={m.rank: names for m in members if (names := m.file.header.device_names)},
         outside_bytes={(m.rank, used[0]): used[1] for m in members if (used := used_outside(m.side)) is not None},
         gpu_bytes={m.rank: sizes for m in members if (sizes := m.file.header.device_bytes)},
+        nccl_versions={m.rank: version for m in members if (version := m.file.header.nccl_version)},
         runs_python=any(m.file.header.runs_python for m in members),
         unshown_steps={
             rank: frozenset().union(*(m.file.unshown_steps for m in members if m.rank == rank))

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ...common.nccl_tests import POINT_TO_POINT
 from ...common.wording import counted, ranges_of
+from ..ceilings.one_host import why_not_one_host
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
 from ..core.given_peaks import BY_MEASUREMENT, BY_USER
@@ -33,8 +34,6 @@ _MOST_WITHOUT_FLOP, _WIDEST_MFU = 0.5, 0.2
 """Of the time of products and attention: where FLOPs of more are not known, the rest says little."""
 _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
-_MOST_OF_HOST = 8
-"""GPUs that nearly all hosts have at most: where hosts have no name, larger groups are not taken to be in one."""
 _OF_CPUS = ("idle", "idle_steps", "syncs_steps")
 """Tables on which it rests if operators and calls were read."""
 COMMUNICATION = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unsplit_ns")
@@ -80,7 +79,8 @@ class Remedy:
 class Rate:
     """Bus bandwidth of calls of one collective, size and number of ranks: all groups together, the slowest to fastest.
 
-    `of_yardstick_frac` is that of the fastest; `ceiling` whether the yardstick was measured.
+    `of_yardstick_frac` is that of the fastest; `ceiling` whether the yardstick was measured. Others get
+    `normal_gb_per_s` at that size, of which the slowest reaches `of_normal_frac`; both None where that is not known.
     """
 
     collective: str
@@ -92,6 +92,8 @@ class Rate:
     fastest_gb_per_s: float
     of_yardstick_frac: float | None
     yardstick: str
+    normal_gb_per_s: float | None
+    of_normal_frac: float | None
 
     @property
     def what(self) -> str:
@@ -111,6 +113,14 @@ class Rate:
             return ""
         share = f"{self.of_yardstick_frac:.0%}" if self.of_yardstick_frac >= _SHOWN_FROM else "under 1%"
         return f"{share} of {self.yardstick}"
+
+    @property
+    def others(self) -> str:
+        """`others get 406 (71%)`; empty where nobody measured that."""
+        if self.normal_gb_per_s is None or self.of_normal_frac is None:
+            return ""
+        share = f"{self.of_normal_frac:.0%}" if self.of_normal_frac >= _SHOWN_FROM else "under 1%"
+        return f"others get {self.normal_gb_per_s:,.3g} ({share})"
 
 
 @dataclass(frozen=True)
@@ -360,6 +370,9 @@ def first_rates(analysis: Analysis) -> Iterator[Rate]:
         reached = [row["of_ceiling_frac"] for row in rows if row.get("of_ceiling_frac") is not None]
         link = None if reached or size < _LARGE_BYTES else yardstick_of(analysis, rows)
         of = min(reached) if reached else max(speeds) / link.gb_per_s if link is not None else None
+        # Groups that others could not be asked about say nothing of the rest; and all that were are of one setting.
+        slowest = min(rows, key=lambda row: row["busbw_gb_per_s"])
+        normal = slowest["normal_busbw_gb_per_s"] if all(row["of_normal_frac"] is not None for row in rows) else None
         yield Rate(
             collective=collective,
             size_bytes=size,
@@ -370,6 +383,8 @@ def first_rates(analysis: Analysis) -> Iterator[Rate]:
             fastest_gb_per_s=max(speeds),
             of_yardstick_frac=of,
             yardstick="the ceiling" if reached else link.name if link is not None else "",
+            normal_gb_per_s=normal,
+            of_normal_frac=None if normal is None else slowest["of_normal_frac"],
         )
 
 
@@ -379,12 +394,7 @@ def yardstick_of(analysis: Analysis, rows: list[Row]) -> Yardstick | None:
     Where hosts have no name, groups as large as fit in one are taken to be in one.
     """
     run = analysis.run
-    link = yardstick(run.models[0]) if len(run.models) == 1 else None
-    hosts = run.hosts
-    for row in rows:
-        members = [int(rank) for rank in (row["pg_ranks"] or "").split()] or list(run.ranks)
-        if len({hosts.get(rank) for rank in members}) != 1 or len(members) < 2 or not run.sharing.isdisjoint(members):
-            return None
-        if hosts.get(members[0]) is None and len(members) > _MOST_OF_HOST:
-            return None
-    return link
+    groups = ([int(rank) for rank in (row["pg_ranks"] or "").split()] or list(run.ranks) for row in rows)
+    if any(why_not_one_host(members, run.hosts, run.sharing) is not None for members in groups):
+        return None
+    return yardstick(run.models[0]) if len(run.models) == 1 else None

@@ -356,7 +356,7 @@ def _bandwidth(first: FirstScreen, width: int, most: int) -> Iterator[str]:
         several = f" in {rate.groups} groups" if rate.groups > 1 else ""
         ranks = f", {rate.ranks} ranks" if rate.ranks else ""
         what = f"  {rate.what}{ranks}, {counted(rate.calls, 'call')}{several}"
-        speed = f"{rate.gb_per_s} GB/s{f', {rate.beside}' if rate.beside else ''}"
+        speed = ", ".join(filter(None, (f"{rate.gb_per_s} GB/s", rate.beside, rate.others)))
         room = width - cell_len(speed) - 1
         yield f"{shortened(what, room):<{room}} {speed}"
 

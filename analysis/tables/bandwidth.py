@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, value
 from ..core.schema import Row, Schema
 from ..core.tables.columns import COLLECTIVE, DTYPE, GROUP, GROUP_ROLE, PARTIAL_MEMBER, PG_RANKS, SIZE
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..ceilings.files import Ceiling
+    from ..ceilings.normal import Machine
+    from ..run.run import Run
 
 _KEYS = ["process_group", "pg_ranks", "collective", "size_bytes", "dtype"]
 
@@ -33,6 +35,12 @@ BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
     "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
     "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included: what a single trace would suggest"),
+    "normal_busbw_gb_per_s": (
+        "Float64",
+        "busbw that others measured in loops of nccl-tests: same GPU, ranks and collective, interpolated in size",
+    ),
+    "of_normal_frac": ("Float64", "busbw_gb_per_s / normal_busbw_gb_per_s; above 1 if this run was faster"),
+    "normal_note": ("string", "on what that was measured, or why nothing can be compared"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
@@ -42,6 +50,14 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
     "ceiling_note": ("string", "why one of the two is unknown"),
 })  # fmt: skip
+
+
+@value
+def machine(run: Run) -> Machine:
+    """What decides which measurements by others the run can be compared with."""
+    from ..ceilings.normal import Machine
+
+    return Machine(run.models, run.hosts, run.nccl_versions, run.sharing)
 
 
 @TableEntry(
@@ -54,23 +70,28 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     shown=(
         "process_group", "role", "collective", "size_bytes", "count_elems", "dtype", "calls", "time_us_min",
         "time_us_median", "time_us_p95", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_low_gb_per_s",
-        "busbw_high_gb_per_s", "busbw_from_dur_gb_per_s", "partial",
+        "busbw_high_gb_per_s", "busbw_from_dur_gb_per_s", "normal_busbw_gb_per_s", "of_normal_frac", "normal_note",
+        "partial",
     ),
     title="Bandwidth (nccl-tests conventions, 1 GB = 1e9 bytes)",
     none_measured="no call has a size; record shapes (record_shapes=True, no --light), or use torch >= 2.3",
     needs_calls=True,
-    optional=("role",),
+    optional=("role", "normal_busbw_gb_per_s", "of_normal_frac"),
     narrow=(
         "collective", "size_bytes", "process_group", "role", "calls", "time_us_median", "busbw_gb_per_s",
-        "busbw_low_gb_per_s", "busbw_high_gb_per_s", "dtype", "algbw_gb_per_s", "busbw_from_dur_gb_per_s",
+        "normal_busbw_gb_per_s", "of_normal_frac", "busbw_low_gb_per_s", "busbw_high_gb_per_s", "dtype",
+        "algbw_gb_per_s", "busbw_from_dur_gb_per_s",
     ),
 )  # fmt: skip
-def bandwidth(collectives: pd.DataFrame, members: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
-    """One row per process group, collective, dtype and size.
+def bandwidth(
+    collectives: pd.DataFrame, members: pd.DataFrame, groups: pd.DataFrame, machine: Machine | None
+) -> pd.DataFrame:
+    """One row per process group, collective, dtype and size, beside what others reach on such GPUs.
 
     Sums are divided; ratios are never averaged. Collectives whose waiting is not known count only in `calls` and in the
-    figure from whole durations.
+    figure from whole durations. Where `machine` is None, nothing is known of the GPUs.
     """
+    from ..ceilings.normal import Machine, with_normal
     from ..metrics.roles.table import with_roles
 
     sized = collectives[collectives["size_bytes"].fillna(0) > 0]
@@ -80,7 +101,7 @@ def bandwidth(collectives: pd.DataFrame, members: pd.DataFrame, groups: pd.DataF
     for keys, together in sized.groupby(_KEYS, dropna=False, sort=True):
         row = dict(zip(_KEYS, keys, strict=True))
         rows.append(row | _figures(together))
-    return with_roles(BANDWIDTH.frame(rows), groups)
+    return with_roles(BANDWIDTH.frame(with_normal(BANDWIDTH.frame(rows), machine or Machine())), groups)
 
 
 @TableEntry(

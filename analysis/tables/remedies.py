@@ -61,6 +61,7 @@ def priced(
     breakdown_of_typical_step: pd.DataFrame,
     hangs: pd.DataFrame,
     calls: pd.DataFrame,
+    bandwidth: Later[pd.DataFrame],
     links: Links,
     expert_passes: Later[pd.DataFrame],
     experts: Later[pd.DataFrame],
@@ -72,6 +73,7 @@ def priced(
     replayed: Later[Replay],
 ) -> tuple[Prices | None, list[Scenario]]:
     """What a step would gain without each cause, None where the run cannot be played again, and how each is played."""
+    from ..ceilings.normal import links_are_normal
     from ..metrics.experts.table import uneven_experts
     from ..replay.cures import worth_pricing
     from ..replay.pricing import prices_of
@@ -102,6 +104,7 @@ def priced(
                 syncs_steps(),
                 calls,
                 on_cpus=run.is_of_cpus,
+                links_are_normal=links_are_normal(bandwidth()),
             ),
             links=links if len(links.collectives) else None,
             experts=experts_balanced,

@@ -162,11 +162,13 @@ def verdicts(
     syncs_steps: Later[pd.DataFrame],
     prices: Prices | None,
     ceiling: Ceiling | None,
+    bandwidth: pd.DataFrame,
     bandwidth_ceiling: Later[pd.DataFrame],
     slowdowns: Later[dict[int, Slowdown]],
 ) -> pd.DataFrame:
     """What limits the run, then every process group, collective and size, in one sentence each."""
     from ..ceilings.headroom import with_ceiling
+    from ..ceilings.normal import with_normal_share
     from ..metrics.causes.cpu_work import in_idle
     from ..metrics.device.largest_gaps import NO_PLACES
     from ..metrics.roles.table import with_roles
@@ -204,5 +206,5 @@ def verdicts(
         threads=in_idle(breakdown_of_typical_step, counted_threads) if counted_threads else None,
         slowdowns=slowdowns,
     )
-    found = with_roles(VERDICTS.frame(verdict_rows(measured)), groups)
+    found = with_roles(with_normal_share(VERDICTS.frame(verdict_rows(measured)), bandwidth), groups)
     return found if ceiling is None else with_ceiling(verdicts=found, compared=bandwidth_ceiling())

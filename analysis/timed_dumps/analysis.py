@@ -143,7 +143,7 @@ class TimedDumps:
     @described
     def bandwidth(self) -> pd.DataFrame:
         """Bandwidth as nccl-tests defines it, by group, collective, dtype and size."""
-        return bandwidth(self.collectives, self._members, GROUPS.empty())
+        return bandwidth(self.collectives, self._members, GROUPS.empty(), None)
 
     @cached_property
     @described

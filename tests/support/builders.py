@@ -102,6 +102,7 @@ class Trace:
     device: int = 0
     device_names: Sequence[str] = ("NVIDIA H100 80GB HBM3",) * 8
     host: str | None = None
+    nccl_version: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     next_id: int = 1
@@ -232,6 +233,7 @@ class Trace:
     def document(self) -> dict[str, Any]:
         """The trace as json would read it, events last."""
         info: dict[str, Any] = {"backend": self.backend, "rank": self.rank, "world_size": self.world}
+        info["nccl_version"] = self.nccl_version
         if self.groups is not None:
             info["pg_count"] = len(self.groups)
             info["pg_config"] = [

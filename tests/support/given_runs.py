@@ -69,6 +69,7 @@ def analysis_of_run(tables: Given) -> Analysis:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
+            nccl_versions={row["rank"]: row["nccl"] for row in map(_of_rank_0, traces) if row.get("nccl")},
             replicas=replicas(said, dict.fromkeys(said, "")),
             step_marks=schema.STEP_MARKS.frame(
                 {**_of_rank_0(row), "unseen_ns": unseen_ns.get(row["step"])} for row in given.get("step_marks", [])
