@@ -36,6 +36,7 @@ BEFORE = [
     "copies",
     "kernels",
     "gpus",
+    "counters",
     "calls",
     "collectives",
     "traffic",

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 PARQUET_SUFFIX = ".parquet"
 _FACTS = {"traces": TRACES, "process_groups": PROCESS_GROUPS, "clock_probes": CLOCK_PROBES, "step_times": STEP_TIMES}
 _NOT_WRITTEN = ("comm_args",)  # `calls` says the same, matched and in torch's words
-_NEEDS_DETAILS = ("cpu_operators", "operator_calls", "runtime_calls", "modules", "functions", "stream_waits", "memory")
+_NEEDS_DETAILS = ("cpu_operators", "operator_calls", "runtime_calls", "modules", "functions", "stream_waits", "memory",
+                  "counter_samples")  # fmt: skip
 _MOMENTS = ("start_ns", "time_ns")
 _UNITS = {
     "_gb_per_s": "1e9 bytes per second",

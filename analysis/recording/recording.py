@@ -71,10 +71,10 @@ class Events(msgspec.Struct, kw_only=True):
     """Successive events as columns. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators,
-    `modules` and `functions` into `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into
-    `call_names`. With details, the column `inputs` of operators counts into the list of that name: each is the JSON of
-    shapes, types and some values, as in `formats.kineto.arguments`. A backward operator has the `sequence` number of
-    its forward one, and the `forward_thread` that called that.
+    `modules`, `functions` and `counters` into `operator_names`, that of `runtime`, which are calls of the CUDA
+    runtime, into `call_names`. With details, the column `inputs` of operators counts into the list of that name: each
+    is the JSON of shapes, types and some values, as in `formats.kineto.arguments`. A backward operator has the
+    `sequence` number of its forward one, and the `forward_thread` that called that.
     `stream_waits` are those that made a stream wait for an event, with the correlation of the call that recorded it.
     `pids` are the processes of the first annotation, the first launch, the first operator that hands a collective over,
     and the first other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations`
@@ -98,6 +98,7 @@ class Events(msgspec.Struct, kw_only=True):
     stream_waits: Columns
     modules: Columns
     functions: Columns
+    counters: Columns
     annotations: list[Annotation]
     comm_args: list[CommRow]
     gloo_threads: list[Int64]

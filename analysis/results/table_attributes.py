@@ -238,3 +238,6 @@ class TableAttributes:
 
     gpus: pd.DataFrame
     """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
+
+    counters: pd.DataFrame
+    """One row per rank, device, counter and step. Needs `details`."""

@@ -98,6 +98,7 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
         stream_waits=kept.during(file.stream_waits),
         modules=kept.during(file.modules),
         functions=kept.during(file.functions),
+        counter_samples=_at(file.counter_samples, kept),
         window_end_ns=file.window_end_ns if recorded[-1] in chosen else None,
     )
 

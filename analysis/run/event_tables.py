@@ -20,6 +20,7 @@ from ..core.steps import LATER_STEPS, NEVER, NO_STEP
 from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
 from ..core.tables.events import (
     ACTIVITIES,
+    COUNTER_SAMPLES,
     CPU_OPERATORS,
     FUNCTIONS,
     LAUNCHES,
@@ -48,6 +49,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "stream_waits": STREAM_WAITS,
     "modules": MODULES,
     "functions": FUNCTIONS,
+    "counter_samples": COUNTER_SAMPLES,
 }
 AT_RANKS = (*EVENT_SCHEMAS, "whole_files")
 """What functions are given of a rank wherever its events are."""
@@ -122,6 +124,7 @@ class EventTables:
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
+    counter_samples: pd.DataFrame = field(default_factory=COUNTER_SAMPLES.empty)
     whole_files: tuple[ReadFile, ...] = field(default=(), repr=False, compare=False)
     _of_ranks: dict[int, EventTables] = field(default_factory=dict, init=False, repr=False, compare=False)
 

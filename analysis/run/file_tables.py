@@ -20,6 +20,7 @@ from ..core.steps import NO_STEP, steps_at
 from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
 from ..core.tables.events import (
     ACTIVITIES,
+    COUNTER_SAMPLES,
     CPU_OPERATORS,
     EVENT_SORTS,
     FUNCTIONS,
@@ -87,6 +88,7 @@ class TraceFile(ReadFile):
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
+    counter_samples: pd.DataFrame = field(default_factory=COUNTER_SAMPLES.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
@@ -122,6 +124,7 @@ class TraceFile(ReadFile):
             stream_waits=len(self.stream_waits),
             modules=len(self.modules),
             functions=len(self.functions),
+            counters=len(self.counter_samples),
             annotations=len(self.annotation_rows),
             calls=len(self.comm_rows),
         )
@@ -184,6 +187,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         stream_waits=_table("stream_waits", STREAM_WAITS, raw, base_ns),
         modules=_table("modules", MODULES, raw, base_ns),
         functions=_table("functions", FUNCTIONS, raw, base_ns),
+        counter_samples=_counter_table(raw, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
@@ -356,6 +360,11 @@ def _memory_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     device_type, ordinal = (integers(raw.memory[name]) for name in ("device_type", "device"))
     device = np.where(device_type == _CPU, "cpu", ordinal.astype(str)).astype(object)
     return _table("memory", MEMORY_EVENTS, raw, base_ns, device=device)
+
+
+def _counter_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    device = integers(raw.counters["device"]).astype(str).astype(object)
+    return _table("counters", COUNTER_SAMPLES, raw, base_ns, device=device)
 
 
 def _called(raw: RawTrace, base_ns: int) -> Called:

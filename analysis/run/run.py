@@ -65,10 +65,10 @@ class Run:
     `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
     the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known, and `nccl_versions` the
     version of NCCL that it says. `outside_bytes` is, by rank and device, the most memory that was used outside of torch,
-    as side files say. If not `runs_python`, all of its processes are known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show.
-    If only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
-    cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one was
-    given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
+    as side files say. If not `runs_python`, all of its processes are known to run other programs. In its
+    `unshown_steps` a rank launched work that its trace does not show. If only some steps were read, these are
+    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle. `step_marks` give the kinds of
+    steps, and `step_marker` is the regular expression that found them, if one was given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
     """
 
     name: str
@@ -143,6 +143,11 @@ class Run:
     def functions(self) -> pd.DataFrame:
         """Long calls of Python functions; empty without details, or without stacks."""
         return self.tables.whole.functions
+
+    @property
+    def counter_samples(self) -> pd.DataFrame:
+        """Samples of counters of GPUs; empty without details, or where torch recorded none."""
+        return self.tables.whole.counter_samples
 
     @property
     def stream_waits(self) -> pd.DataFrame:

@@ -37,8 +37,9 @@ HOLDERS: dict[InputKind, type] = {
 }
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
-    "annotations", "captured_calls", "ceiling", "clock_probes", "comm_args", "cpu_operators", "functions",
-    "launching_calls", "matches", "measured", "members", "memory_events", "modules", "operator_calls", "pending",
+    "annotations", "captured_calls", "ceiling", "clock_probes", "comm_args", "counter_samples", "cpu_operators",
+    "functions", "launching_calls", "matches", "measured", "members", "memory_events", "modules", "operator_calls",
+    "pending",
     "process_groups", "runtime_calls", "step_marks", "step_times", "stream_waits", "summary", "traces",
 }  # fmt: skip
 OF_LAB = {"all_reduce", "layers", "time_ratios"}  # of its page, which no command prints

@@ -14,6 +14,7 @@ EXAMPLES = examples(
     "regions",
     "idle",
     "copies",
+    "counters",
     "launches",
     "calls",
     "cpu-runs",

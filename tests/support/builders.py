@@ -228,6 +228,13 @@ class Trace:
     ) -> Trace:
         return self.annotation(f"gloo:{op}", start, dur, dims=dims, types=types, thread=thread)
 
+    def counter(self, name: str, at: int, value: Any, *, device: int = 0) -> Trace:
+        """A sample of a counter of a GPU, as torch 2.14 writes it with `cupti_monitor`."""
+        self.events.append({
+            "ph": "C", "name": name, "pid": f"GPU {device} Counters", "ts": us(at), "args": {"": value}
+        })  # fmt: skip
+        return self
+
     # --- the file ----------------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from commtrace.analysis.ceilings.files import Ceiling
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.steps import InSteps, with_steps
 from commtrace.analysis.core.tables import communication as schema
-from commtrace.analysis.core.tables.events import MODULES, OPERATOR_CALLS, RUNTIME_CALLS
+from commtrace.analysis.core.tables.events import COUNTER_SAMPLES, MODULES, OPERATOR_CALLS, RUNTIME_CALLS
 from commtrace.analysis.recording.header import Header
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.run.cpu_activities import cpu_activities
@@ -30,7 +30,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
         "step_times", "memory_events", "records", "process_groups", "runtime_calls",
-        "modules", "operator_calls", "step_marks",
+        "modules", "operator_calls", "step_marks", "counter_samples",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -52,6 +52,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         annotations=annotations,
         comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
         runtime_calls=RUNTIME_CALLS.frame(_runtime_calls(given, launched)),
+        counter_samples=COUNTER_SAMPLES.frame(map(_of_rank_0, given.get("counter_samples", []))),
         modules=MODULES.frame(map(_of_rank_0, given.get("modules", []))),
         memory_events=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory_events", []))),
         operator_calls=OPERATOR_CALLS.frame(map(_of_rank_0, given.get("operator_calls", []))),

@@ -291,6 +291,18 @@ _FUNCTION_CALL = EventSort("functions", "function call", (
     ),
 ), working_bytes=70, detailed=True, later=True)  # fmt: skip
 
+_COUNTER_SAMPLE = EventSort("counters", "sample of a counter", (
+    EventColumn("device", *_DEVICE, "integer", since=5),
+    EventColumn(
+        "name", "string", "counter with its unit as torch names it: Power (W), SM Clock (MHz), ...", "text",
+        texts="operator_names", since=5,
+    ),
+    EventColumn("time_ns", "int64", "when", "time", name="ts", field="ts", since=5),
+    EventColumn("value", "Float64", "value; NA where it is no number", "number", keys=("",), since=5),
+), (
+    EventTable("counter_samples", "sample of a counter of a GPU, read with details only"),
+), working_bytes=30, detailed=True, later=True)  # fmt: skip
+
 COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
     EventColumn("source", "string", "kernel or record_param_comms", "string"),
     replace(_ID, meaning="of the kernel"),
@@ -338,7 +350,17 @@ kinds. What stands in no key is worked out from several, or told by other format
 
 EVENT_SORTS = {
     sort.name: sort
-    for sort in (_ACTIVITY, _LAUNCH, _RUNTIME_CALL, _OPERATOR, _ALLOCATION, _STREAM_WAIT, _MODULE_CALL, _FUNCTION_CALL)
+    for sort in (
+        _ACTIVITY,
+        _LAUNCH,
+        _RUNTIME_CALL,
+        _OPERATOR,
+        _ALLOCATION,
+        _STREAM_WAIT,
+        _MODULE_CALL,
+        _FUNCTION_CALL,
+        _COUNTER_SAMPLE,
+    )
 }
 """The sorts of events that are columns of a file."""
 COLUMNS = max(one.since for sort in EVENT_SORTS.values() for one in sort.held)
@@ -353,3 +375,4 @@ CPU_OPERATORS, OPERATOR_CALLS = _OPERATOR.schemas
 (STREAM_WAITS,) = _STREAM_WAIT.schemas
 (MODULES,) = _MODULE_CALL.schemas
 (FUNCTIONS,) = _FUNCTION_CALL.schemas
+(COUNTER_SAMPLES,) = _COUNTER_SAMPLE.schemas

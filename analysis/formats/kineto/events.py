@@ -5,6 +5,7 @@ Facts about versions are in comments where they matter.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     LaunchArgs: TypeAlias = Any
     OperatorArgs: TypeAlias = Any
     MemoryArgs: TypeAlias = Any
+    CounterArgs: TypeAlias = Any
     CommArgs: TypeAlias = Any
 else:
     ActivityArgs = arguments_of("activities")
     LaunchArgs = arguments_of("launches", "runtime")
     MemoryArgs = arguments_of("memory")
+    CounterArgs = arguments_of("counters")
     # Of NCCL kernels and record_param_comms; ids of communicators are unsigned 64 bit, and `bytes` those of a copy.
     CommArgs = row_arguments_of(COMM_ARGUMENTS, beside=[
         ("comms_id", int | str | None, msgspec.field(default=None, name="Comms Id")),
@@ -167,6 +170,20 @@ class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
     args: MemoryArgs = MemoryArgs()
 
 
+class CounterEvent(msgspec.Struct, gc=False, kw_only=True):
+    """A sample of a counter of a GPU, since torch 2.14 with `cupti_monitor`. Times in us."""
+
+    name: str = ""
+    pid: str = ""
+    ts: Time
+    args: CounterArgs = CounterArgs()
+
+    @property
+    def device(self) -> int:
+        """The CUDA ordinal of the GPU."""
+        return int(self.pid.split()[1])
+
+
 class _Key(msgspec.Struct, gc=False):
     """The fields that tell events apart, if they are texts; otherwise the event is not wanted."""
 
@@ -174,6 +191,13 @@ class _Key(msgspec.Struct, gc=False):
     cat: Any = ""
     name: Any = ""
     dur: Any = 0.0
+    pid: Any = None
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it is a sample of a counter of a GPU."""
+        of_gpu = self.ph == "C" and isinstance(self.pid, str) and isinstance(self.name, str)
+        return of_gpu and _COUNTERS_OF_GPU.fullmatch(self.pid) is not None
 
     @property
     def is_long_function(self) -> bool:
@@ -191,6 +215,10 @@ class OtherEvent(msgspec.Struct, gc=False):
     pid: Any = None
     args: Any = None
 
+
+COUNTERS_BEGIN = "GPU "
+"""How the processes begin under which torch writes counters: `GPU 0 Counters`."""
+_COUNTERS_OF_GPU = re.compile(rf"{COUNTERS_BEGIN}[0-9]{{1,9}} Counters")
 
 # Categories, with the spelling of torch <= 1.12 behind the newer one. Source: kineto's ActivityType.h and its history.
 KERNEL_CATEGORIES = ("kernel", "Kernel")
@@ -251,6 +279,7 @@ class Sorted:
     functions: list[bytes] = field(default_factory=list)
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
+    counters: list[bytes] = field(default_factory=list)
     window_ends: list[bytes] = field(default_factory=list)
     processes: list[bytes] = field(default_factory=list)
     unread: dict[str, Unread] = field(default_factory=dict)
@@ -259,7 +288,7 @@ class Sorted:
     def place(self, text: bytes, *, every_call: bool = False) -> None:
         """Add the text of an event if it is wanted.
 
-        With `every_call` also calls that launch nothing, modules, and calls of Python functions that matter.
+        With `every_call` also calls that launch nothing, modules, counters, and calls of Python functions that matter.
 
         Raises MalformedEvent.
         """
@@ -272,6 +301,8 @@ class Sorted:
             room = "annotations"
         elif every_call and key.is_long_function:
             room = "functions"
+        elif every_call and key.is_counter:
+            room = "counters"
         if room is None and key.ph == "X" and category not in _KNOWN:
             self.note_unread(_one(_other, text))
         elif room is not None and (every_call or not is_idle(category, name)):

@@ -45,7 +45,7 @@ class Joining:
         self._others = Events(
             pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
             activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, modules={},
-            functions={}, comm_args=[], gloo_threads=[],
+            functions={}, counters={}, comm_args=[], gloo_threads=[],
         )  # fmt: skip
 
     def add(self, part: Part) -> None:

@@ -50,6 +50,7 @@ from .events import (
     Activity,
     CommEvent,
     CopyEvent,
+    CounterEvent,
     CpuEvent,
     Decoder,
     Launch,
@@ -84,7 +85,7 @@ _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch),
 _RUNTIME_CALLS = Decoder(RuntimeCall)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
 _PROCESSES = Decoder(ProcessEvent)
-_COPIES = Decoder(CopyEvent)
+_COPIES, _COUNTERS = Decoder(CopyEvent), Decoder(CounterEvent)
 _OPERATORS = Decoder(OperatorEvent)
 
 
@@ -277,10 +278,11 @@ class _Reading:
         named = calls or (_RUNTIME_CALLS.all(texts.launches) if self.with_operators else [])
         points = _POINTS.all(texts.window_ends)
         memory = _MEMORY.all(texts.memory) if self.options.details else []
+        counters = _COUNTERS.all(texts.counters)
         timed: list[tuple[Sequence[Timed], list[bytes]]] = [
             (activities, texts.activities), (calls or launches, texts.launches), (annotations, texts.annotations),
             (operators, texts.operators), (points, texts.window_ends), (memory, texts.memory),
-            (modules, texts.modules), (functions, texts.functions),
+            (modules, texts.modules), (functions, texts.functions), (counters, texts.counters),
         ]  # fmt: skip
         self._count_from_zero([each for each in timed if each[0]])
         window_ends = [event.ts for event in points if event.ts is not None]
@@ -325,6 +327,8 @@ class _Reading:
         self._extend("launches", launches)
         self._extend("runtime", calls, name=self._numbered(self.call_ids, [call.name for call in calls]))
         self._extend("memory", memory)
+        of_counters = self._numbered(self.operator_ids, [event.name for event in counters])
+        self._extend("counters", counters, device=[event.device for event in counters], name=of_counters)
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
         is_work = [not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name) for e in operators]
         work = list(compress(operators, is_work))

@@ -17,6 +17,7 @@ from ...core.json_repairs import Habits
 from ...core.markers import C10D_FRAME, LONG_CALL_US, MODULE, PYTHON_GC
 from .cuts import NO_JSON, bytes_not_text, repaired_array
 from .events import (
+    COUNTERS_BEGIN,
     IDLE_CALLS,
     NOT_COUNTED,
     OPERATOR_CATEGORIES,
@@ -74,7 +75,9 @@ _USUAL = [category for category in ROOMS if category not in RARE]
 _OTHERS = [b"thread_name", b"process_name", b"[memory]", WINDOW_END.encode()]
 _ALL = _Needles(_USUAL, _OTHERS)
 _ALL_WITH_CALLS = _Needles(
-    _USUAL, [*_OTHERS, MODULE.encode(), PYTHON_GC.encode(), C10D_FRAME.encode()], every_call=True
+    _USUAL,
+    [*_OTHERS, MODULE.encode(), PYTHON_GC.encode(), C10D_FRAME.encode(), COUNTERS_BEGIN.encode()],
+    every_call=True,
 )
 # Of operators only those that hand a collective over, those that load data, and steps, which torch 1.9 has there.
 _WITHOUT_OPERATORS = _Needles(
