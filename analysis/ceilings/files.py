@@ -6,6 +6,7 @@ it prints.
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterator
@@ -182,3 +183,9 @@ def _number(value: float | str | None) -> float | None:
     except ValueError:
         return None
     return number if number is not None and math.isfinite(number) else None
+
+
+def measured_by_others() -> list[list[str]]:
+    """The rows of the packaged data/nccl.csv: GPU system, version of NCCL, collective, ranks, bytes, and us."""
+    text = (Path(__file__).parent / "data" / "nccl.csv").read_text(encoding="utf-8")
+    return list(csv.reader(text.splitlines()))[1:]

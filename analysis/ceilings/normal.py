@@ -9,12 +9,10 @@ Source: data/README.md.
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +20,13 @@ import pandas as pd
 
 from ...common.nccl_tests import bus_factor, collective_name
 from ..core.schema import Row, records
+from .files import measured_by_others
 from .one_host import why_not_one_host
 
 NORMAL_FROM = 0.8
 """Of what others reach: from there on a collective is normal. In nine of ten cases, versions of NCCL differ by up to
 15 % in these measurements, and a loop is somewhat faster than single calls."""
 _NEARLY_ALL = 0.9
-_MEASUREMENTS = Path(__file__).parent / "data" / "nccl.csv"
 # By the whole name that torch gives, as MIG instances and cards with fewer links have longer ones.
 _SYSTEMS: tuple[tuple[str, str, str], ...] = (
     ("a100_sxm", "A100 SXM", r"A100-SXM4?-[48]0GB"),
@@ -78,11 +76,9 @@ class Machine:
 def measurements() -> Mapping[Setting, Mapping[str, Curve]]:
     """All curves by what was measured, and version of NCCL."""
     times: dict[Setting, dict[str, list[tuple[int, float]]]] = {}
-    with _MEASUREMENTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            setting = Setting(row["gpu"], collective_name(row["collective"]) or "", int(row["ranks"]))
-            of_version = times.setdefault(setting, {}).setdefault(row["nccl"], [])
-            of_version.append((int(row["size_bytes"]), float(row["latency_us"])))
+    for system, version, collective, ranks, size, us in measured_by_others():
+        setting = Setting(system, collective_name(collective) or "", int(ranks))
+        times.setdefault(setting, {}).setdefault(version, []).append((int(size), float(us)))
     return {
         setting: {version: Curve(*zip(*sorted(points), strict=True)) for version, points in versions.items()}
         for setting, versions in times.items()

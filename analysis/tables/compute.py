@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ..core.declaring import TableEntry, Topic, Worst, each_rank, value
@@ -14,6 +14,7 @@ from ..metrics.over_steps import in_steps
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..metrics.compute.gpu_clocks import Clock
     from ..run.run import Run
 
 SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all ranks and devices together", {
@@ -68,8 +69,16 @@ SHAPES_RANKS = Schema("shapes_ranks", "rank and device that ran shapes which oth
     "inputs": ("string", "the shapes of its inputs"),
     "kernel": ("string", "the kernel that it ran there, the first of several"),
     "usual_kernel": ("string", "the kernel that most others ran; NA if it is the same"),
-    "clock_mhz": ("Int64", "clock of the GPU's multiprocessors when the capture ended; NA if it was not recorded"),
+    "clock_mhz": (
+        "Int64",
+        "clock of the GPU's multiprocessors: mean while it computed, or when the capture ended; NA if not recorded",
+    ),
     "usual_clock_mhz": ("Float64", "median of that of the other ranks"),
+    "power_w": ("Float64", "power of the GPU, mean while it computed; NA if it was not sampled"),
+    "usual_power_w": ("Float64", "median of that of the other ranks"),
+    "temperature_c": ("Float64", "temperature of the GPU in °C, mean while it computed; NA if it was not sampled"),
+    "usual_temperature_c": ("Float64", "median of that of the other ranks"),
+    "clock_from": ("string", "where the clock is from: samples while it computed, or the end of the capture"),
     "slowed_by": ("string", "what held the clock down then: power cap, temperature, ..."),
     "note": ("string", "what else differs: the model of the device"),
     "partial": PARTIAL,
@@ -136,7 +145,8 @@ _SHAPES_NARROW = (
 
 _RANKS_SHOWN = (
     "slow_at", "slow_over_frac", "typical_over_frac", "agreeing_frac", "over_frac", "extra_ns", "shapes",
-    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "slowed_by", "kernel", "usual_kernel",
+    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "power_w",
+    "usual_power_w", "temperature_c", "usual_temperature_c", "clock_from", "slowed_by", "kernel", "usual_kernel",
 )  # fmt: skip
 
 _CATEGORIES_SHOWN = (
@@ -246,6 +256,14 @@ def shapes(sums_of_shapes: pd.DataFrame, device_peaks: DevicePeaks) -> pd.DataFr
     return SHAPES.frame(shape_rows(sums_of_shapes, device_peaks))
 
 
+@value
+def gpu_clocks(run: Run, counters: pd.DataFrame, counted_steps: Collection[int]) -> Mapping[tuple[int, str], Clock]:
+    """The clock of each device, by rank and device, where counters or side files tell it."""
+    from ..metrics.compute.gpu_clocks import clocks_of
+
+    return clocks_of(run.gpu_clocks, counters, run.device_names, counted_steps)
+
+
 @TableEntry(
     SHAPES_RANKS,
     Topic.time,
@@ -260,12 +278,11 @@ def shapes(sums_of_shapes: pd.DataFrame, device_peaks: DevicePeaks) -> pd.DataFr
     in_steps=True,
     by_launch=True,
 )
-def shapes_ranks(run: Run, usual_calls: pd.DataFrame) -> pd.DataFrame:
+def shapes_ranks(run: Run, usual_calls: pd.DataFrame, gpu_clocks: Mapping[tuple[int, str], Clock]) -> pd.DataFrame:
     """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
-    from ..metrics.compute.shapes_ranks import Clock, rows_of_devices
+    from ..metrics.compute.shapes_ranks import rows_of_devices
 
-    clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in run.gpu_clocks.items()}
-    return SHAPES_RANKS.frame(rows_of_devices(usual_calls, clocks, run.device_names))
+    return SHAPES_RANKS.frame(rows_of_devices(usual_calls, gpu_clocks, run.device_names))
 
 
 @TableEntry(

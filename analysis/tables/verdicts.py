@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..ceilings.files import Ceiling
     from ..metrics.causes.cpu_work import Counted
     from ..metrics.compute.contention import Slowdown
+    from ..metrics.compute.gpu_clocks import Clock
     from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.device.longer import Longer
     from ..metrics.pipelines.stages import HeavyStage
@@ -62,16 +63,18 @@ def slower_devices(
     run: Run,
     shapes_ranks: Later[pd.DataFrame],
     mfu: Later[pd.DataFrame],
+    gpu_clocks: Later[Mapping[tuple[int, str], Clock]],
     counted_steps: Collection[int],
     breakdown_steps: pd.DataFrame,
 ) -> dict[int, Slow]:
     """Ranks whose device is slower at the same work than others, or has more of it, where operators were read."""
+    from ..metrics.over_steps import in_steps
     from ..metrics.verdicts.slow_devices import slow_devices
 
     if not (run.details and run.has_starts):
         return {}
     steps = len(counted_steps) or breakdown_steps["step"].nunique()
-    return slow_devices(shapes_ranks(), mfu(), steps)
+    return slow_devices(shapes_ranks(), mfu(), steps, gpu_clocks(), in_steps(breakdown_steps, counted_steps))
 
 
 @value

@@ -194,6 +194,7 @@ def drawn_rank(
         clocks=clock,
         queues=list(queues(events.activities, events.launches)),
         memory=memory_of(events.memory_events),
+        counter_samples=events.counter_samples,
         idle=idle_pieces(events.activities, host),
         cpus=cpu_work(events.activities, host) if is_drawn else None,
         steps=steps,

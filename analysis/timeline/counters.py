@@ -1,4 +1,4 @@
-"""Counters over time: waiting ranks, bus bandwidth of process groups, launches waiting on streams, memory."""
+"""Counters over time: waiting ranks, bus bandwidth of process groups, launches waiting on streams, memory, clocks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.intervals import Times, spans
 from ..core.schema import grouped
+from ..metrics.device.counters import name_and_unit
 from ..metrics.device.queues import Depth, OnStream
 from ..metrics.memory.held import NOT_RECORDED, DeviceMemory
 from .slices import Counter, Track
@@ -112,6 +113,21 @@ def _held(memory: DeviceMemory, column: str, start_ns: int, end_ns: int) -> tupl
     shown = np.flatnonzero((memory.time_ns < end_ns) & (np.arange(memory.events) >= first) & (held != NOT_RECORDED))
     shown = shown[changes[shown] | (shown == first)]
     return np.maximum(memory.time_ns[shown], start_ns), held[shown] / (1 << 20)
+
+
+def sampled(
+    samples: pd.DataFrame, rank: int, start_ns: int, end_ns: int, common: Callable[[Times], Times]
+) -> Iterator[Track]:
+    """Yield the counters of each device of a rank, such as its clock; `samples` are `counter_samples`.
+
+    Within these times of its clock; `common` are its times on the common clock.
+    """
+    shown = samples[(samples["rank"] == rank) & samples["value"].notna() & samples["name"].notna()]
+    shown = shown[shown["time_ns"].between(start_ns, end_ns)]
+    for (device, name), rows in grouped(shown.sort_values("time_ns", kind="stable"), ["device", "name"]):
+        counter, unit = name_and_unit(name)
+        time_ns, value = rows["time_ns"].to_numpy(dtype=np.int64), rows["value"].to_numpy(dtype=np.float64)
+        yield Track(f"{counter} GPU {device}", Counter(common(time_ns), value, unit or ""))
 
 
 def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:

@@ -18,7 +18,7 @@ from ..metrics.clocks.table import on_common_clock
 from ..metrics.verdicts.of_idle import IDLE_CAUSES
 from . import colours
 from .arrows import Arrows
-from .counters import held_memory, waiting_launches
+from .counters import held_memory, sampled, waiting_launches
 from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, nesting, on_lanes
 from .tables import OfRank, RowsByRank, Tables, integers_in, names_in, rows_by
 
@@ -128,6 +128,7 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
             began, ended = _shown_ns(whole, row["rank"])
             tracks += waiting_launches(tables.queues, row["rank"], began, ended, clock.common)
             tracks += held_memory(tables.memory, row["rank"], began, ended, clock.common)
+            tracks += sampled(tables.counter_samples, row["rank"], began, ended, clock.common)
             yield _group(row, tracks)
 
 

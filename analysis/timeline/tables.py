@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...common.wording import counted, shortened
 from ..core.tables.communication import MEMBERS
-from ..core.tables.events import ACTIVITIES
+from ..core.tables.events import ACTIVITIES, COUNTER_SAMPLES
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
 from ..metrics.memory.held import DeviceMemory
@@ -30,7 +30,7 @@ class Tables:
     """Tables of the run `name`; of `steps`, or of all steps for None.
 
     `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams,
-    `memory` what devices hold;
+    `memory` what devices hold, `counter_samples` those of its GPUs;
     `idle` where its devices were idle, see `idle_pieces`, and `cpus` what its CPUs did, see `cpu_work`. `opened` is the
     rank whose lines are seen at once; the first one for None. `headline`, and the sentences `notes`, are said of all.
     Tables that are not given are empty.
@@ -46,6 +46,7 @@ class Tables:
     path: pd.DataFrame | None = None
     queues: Sequence[OnStream] = ()
     memory: Sequence[DeviceMemory] = ()
+    counter_samples: pd.DataFrame = field(default_factory=COUNTER_SAMPLES.empty)
     idle: pd.DataFrame | None = None
     cpus: pd.DataFrame | None = None
     opened: int | None = None

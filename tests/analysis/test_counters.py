@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders import LAYOUTS, MS, US, Trace
+from perfetto_reading import tracks_of
 
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.timeline.drawing import run_timeline
 from commtrace.cli import main
 
 CLOCK, POWER = "SM Clock (MHz)", "Power (W)"
@@ -129,6 +131,21 @@ def test_recordings_keep_them(tmp_path):
     there, here = (analyse(tmp_path / name, details=True) for name in ("run", "small"))
     assert len(there.counters) == 4
     assert as_csv("counters", here.counters) == as_csv("counters", there.counters)
+
+
+def test_the_timeline_draws_them(tmp_path):
+    trace = two_steps()
+    for at in (10, 20, 120):
+        trace.counter(CLOCK, at * MS, 1000 + at).counter(POWER, at * MS, 300)
+    trace.counter(CLOCK, 10_000 * MS, 5)  # long after the last step
+    trace.write(tmp_path)
+    drawn = run_timeline(analyse(tmp_path, details=True))
+    tracks = {track.name: track for track in tracks_of(b"".join(drawn.parts))}
+    (clock,) = (track for name, track in tracks.items() if "SM Clock GPU 0" in name)
+    assert [value for _, value in clock.points] == [1010, 1020, 1120]
+    first, second, _ = (time for time, _ in clock.points)
+    assert second - first == 10 * MS
+    assert any("Power GPU 0" in name for name in tracks)
 
 
 def test_a_run_without_counters_says_how_to_get_them(tmp_path, capsys):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...core.schema import Row, grouped, records, text_codes
 from .categories import category
+from .gpu_clocks import Clock, clock_beside
 from .shapes import formula_of
 
 AT_EVERYTHING, AT_PRODUCTS, AT_SHAPE, AT_KERNEL = (
@@ -45,19 +46,14 @@ _OUTSIDE = 3.0
 """A device must differ from the others this many times as much as they differ among themselves."""
 
 
-class Clock(NamedTuple):
-    """Clock of a GPU's multiprocessors, in MHz, and what held it down."""
-
-    mhz: int | None
-    slowed_by: tuple[str, ...]
-
-
 def rows_of_devices(
-    usual: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
+    usual: pd.DataFrame,
+    clocks: Mapping[tuple[int, str], Clock],
+    device_names: Mapping[tuple[int, str], str | None],
 ) -> list[Row]:
     """One row per rank and device that ran shapes which other ranks ran too, the slowest first.
 
-    `usual` are `usual_of_devices` of all ranks; `clocks` are by rank, where they are known, `device_names` by rank and
+    `usual` are `usual_of_devices` of all ranks; `clocks`, where they are known, and `device_names` are by rank and
     device.
     """
     compared = _compared(usual)
@@ -220,7 +216,10 @@ def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -
 
 
 def _row(
-    one: _Device, others: list[_Device], clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
+    one: _Device,
+    others: list[_Device],
+    clocks: Mapping[tuple[int, str], Clock],
+    device_names: Mapping[tuple[int, str], str | None],
 ) -> Row:
     slow = one.slow()
     extra = (one.took - one.usual) * one.calls
@@ -244,19 +243,11 @@ def _row(
             "kernel": shape["kernel"] or None,
             "usual_kernel": shape["usual_kernel"] if one.differs[slow.place] else None,
         }
-    return row | _clock(one.rank, [other.rank for other in others], clocks) | _other_model(one, others, device_names)
-
-
-def _clock(rank: int, others: list[int], clocks: Mapping[int, Clock]) -> Row:
-    own = clocks.get(rank)
-    if own is None:
-        return {}
-    known = [clock.mhz for other in others if (clock := clocks.get(other)) is not None and clock.mhz is not None]
-    return {
-        "clock_mhz": own.mhz,
-        "usual_clock_mhz": float(np.median(known)) if known else None,
-        "slowed_by": ", ".join(own.slowed_by) or None,
-    }
+    return (
+        row
+        | clock_beside((one.rank, one.device), [(each.rank, each.device) for each in others], clocks)
+        | _other_model(one, others, device_names)
+    )
 
 
 def _other_model(one: _Device, others: list[_Device], device_names: Mapping[tuple[int, str], str | None]) -> Row:

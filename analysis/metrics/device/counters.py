@@ -48,12 +48,12 @@ def counter_rows(samples: pd.DataFrame, activities: pd.DataFrame) -> Iterator[Ro
     for (rank, device, name, step), cycles in sorted(values.items()):
         value = np.concatenate([each for each, _ in cycles])
         while_running = np.concatenate([each for _, each in cycles], axis=1)
-        named = _NAMED.fullmatch(name)
+        counter, unit = name_and_unit(name)
         yield {
             "rank": rank,
             "device": device,
-            "name": name if named is None else named["name"],
-            "unit": None if named is None else named["unit"],
+            "name": counter,
+            "unit": unit,
             "step": None if step == _WHOLE.step else step,
             "samples": len(value),
             "mean": float(value.mean()),
@@ -62,6 +62,12 @@ def counter_rows(samples: pd.DataFrame, activities: pd.DataFrame) -> Iterator[Ro
             "while_communication_mean": _mean(value, while_running[KINDS.index(COMM)]),
             "while_idle_mean": _mean(value, np.logical_not(np.logical_or.reduce(while_running))),
         }
+
+
+def name_and_unit(name: str) -> tuple[str, str | None]:
+    """The name of a counter and its unit, which stands in the name that torch writes; None if none does."""
+    named = _NAMED.fullmatch(name)
+    return (name, None) if named is None else (named["name"], named["unit"])
 
 
 def _spans(activities: pd.DataFrame) -> Spans:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
 from ...core.schema import Row, records
 from ..pipelines.stages import HeavyStage
+from ..compute.gpu_clocks import Clock, Device, clock_beside
 
 _LEAST_MORE = 1.02
 """FLOPs of a rank over those of the others, to be more of them."""
@@ -28,7 +29,17 @@ class MoreWork(NamedTuple):
     ms_per_step: float
 
 
-Slow = SlowDevice | MoreWork | HeavyStage
+class SampledClock(NamedTuple):
+    """The clock of a GPU beside those of others, where no shapes are known that it is slower at.
+
+    `row` has the columns of `shapes_ranks` on clocks, and `ms_per_step` is how much longer it computes than others.
+    """
+
+    row: Row
+    ms_per_step: float
+
+
+Slow = SlowDevice | MoreWork | SampledClock | HeavyStage
 
 
 def stage_or_device(heavy: HeavyStage, slow: Slow | None) -> Slow:
@@ -38,15 +49,39 @@ def stage_or_device(heavy: HeavyStage, slow: Slow | None) -> Slow:
     return slow
 
 
-def slow_devices(shapes_ranks: pd.DataFrame, mfu: pd.DataFrame, steps: int) -> dict[int, Slow]:
-    """Why each rank that does computes longer in one of `steps`; of several reasons that which takes longest."""
+def slow_devices(
+    shapes_ranks: pd.DataFrame,
+    mfu: pd.DataFrame,
+    steps: int,
+    clocks: Mapping[Device, Clock],
+    breakdown_steps: pd.DataFrame,
+) -> dict[int, Slow]:
+    """Why each rank that does computes longer in one of `steps`; of several reasons that which takes longest.
+
+    `clocks` are those of the devices, and `breakdown_steps` is that table in these steps.
+    """
     found: dict[int, Slow] = {}
     for row in records(shapes_ranks.dropna(subset=["slow_at"])):
         found.setdefault(row["rank"], SlowDevice(row, row["extra_ns"] / 1e6 / max(steps, 1)))
     for rank, more in _more_work(mfu, steps):
         if rank not in found or more.ms_per_step > found[rank].ms_per_step:
             found[rank] = more
+    for (rank, _), one in _by_clock(clocks, breakdown_steps):
+        found.setdefault(rank, one)
     return found
+
+
+def _by_clock(clocks: Mapping[Device, Clock], by_step: pd.DataFrame) -> Iterator[tuple[Device, SampledClock]]:
+    """Yield devices whose clock was sampled, and that compute longer than the median of the others."""
+    computed_ns = by_step.groupby(["rank", "device"])["compute_ns"].mean()
+    for device, clock in clocks.items():
+        others = [other for other in clocks if other != device and other in computed_ns.index]
+        if not clock.is_sampled or device not in computed_ns.index or not others:
+            continue
+        row = clock_beside(device, others, clocks)
+        longer_ns = float(computed_ns[device]) - float(computed_ns[others].median())
+        if longer_ns > 0 and row["usual_clock_mhz"] is not None:
+            yield device, SampledClock(row, longer_ns / 1e6)
 
 
 def _more_work(mfu: pd.DataFrame, steps: int) -> Iterator[tuple[int, MoreWork]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ....common.wording import counted, listed, ordinal, ranges_of, shortened
 from ...core.schema import Row
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, OUTSIDE
+from ..compute.gpu_clocks import SAMPLED, has_lower_clock
 from ..compute.shapes_ranks import AT_EVERYTHING, AT_KERNEL, AT_PRODUCTS
 from ..device.largest_gaps import HELD_RANGE, LargestGaps
 from ..functions import quoted
@@ -37,7 +38,7 @@ from .of_run import (
     RunFinding,
     Step,
 )
-from .slow_devices import MoreWork, Slow
+from .slow_devices import MoreWork, SampledClock, Slow
 from .thresholds import MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import NO_TRACE
 
@@ -51,7 +52,6 @@ _NEARLY_ALL = 0.9  # of the time outside of operators: from there one thing is s
 _MORE_FROM = 0.2  # of a bubble: from there a second part of it is named
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
-_LOWER_CLOCK = 0.95
 _TIMES_FROM = 1.5
 _MANY_TIMES = 10  # as long: from there without a digit behind the point
 _BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
@@ -246,12 +246,16 @@ def _slow_device(slow: Slow, what: str) -> str:
         more = f"{slow.times:.1f} times the" if slow.times >= _TIMES_FROM else f"{slow.times - 1:.0%} more"
         return f"it has {more} FLOPs {'of' if slow.times >= _TIMES_FROM else 'than'} the others"
     row = slow.row
+    if isinstance(slow, SampledClock):
+        return f"its GPU is {'throttled' if has_lower_clock(row) else 'not throttled'}{_clocks(row)}"
     if row["slow_at"] in (AT_EVERYTHING, AT_PRODUCTS):
         at, cause = (
             ("at every operator", "throttled or shared")
             if row["slow_at"] == AT_EVERYTHING
             else ("at products of matrices, and not at what memory bounds", "its clock is lower")
         )
+        if row["clock_from"] == SAMPLED and row["usual_clock_mhz"] is not None:
+            cause = "throttled" if has_lower_clock(row) else "not throttled"
         model = None if row["note"] is None else row["note"].replace("its device is", "it is")
         return f"its {what} is {row['slow_over_frac']:.0%} slower {at}: {model or cause}{_clocks(row)}"
     call = f"`{row['operator']}` [{row['inputs'] or 'scalars'}]"
@@ -274,10 +278,13 @@ def _heavy(stage: HeavyStage) -> str:
 
 
 def _clocks(row: Row) -> str:
-    own, usual, slowed_by = row["clock_mhz"], row["usual_clock_mhz"], row["slowed_by"]
-    is_lower = own is not None and usual is not None and own < _LOWER_CLOCK * usual
-    clocks = f"{own:,} MHz, others {usual:,.0f} MHz" if is_lower else ""
-    said = ": ".join(part for part in (clocks, slowed_by) if part)
+    """` (1,386 MHz, others 1,980 MHz, 310 W, others 690 W, 88 °C, others 61 °C: temperature)`; empty if not known."""
+    measured = [("clock_mhz", "usual_clock_mhz", "MHz")] if has_lower_clock(row) or row["clock_from"] == SAMPLED else []
+    if row["clock_from"] == SAMPLED:
+        measured += [("power_w", "usual_power_w", "W"), ("temperature_c", "usual_temperature_c", "°C")]
+    known = [(row[own], row[usual], unit) for own, usual, unit in measured if None not in (row[own], row[usual])]
+    clocks = ", ".join(f"{own:,.0f} {unit}, others {usual:,.0f} {unit}" for own, usual, unit in known)
+    said = ": ".join(part for part in (clocks, row["slowed_by"]) if part)
     return f" ({said})" if said else ""
 
 
