@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _AS_ON_SCREEN = ("verdicts", "remedies")
 """Tables whose rows the first screen shows: they are made from what that reads, or the two might contradict."""
 
+_OF_DETAILS = ("counters",)
+"""Tables without options of their own that are made of what is read with details only."""
+
 
 def table_command(name: str) -> Callable[..., None]:
     """A command that prints this table of the catalog."""
@@ -40,7 +43,8 @@ def table_command(name: str) -> Callable[..., None]:
         if timed is not None:
             print_timed(name, timed, writing)
         else:
-            print_table(name, analysis_of(runs, replace(reading, details_if_recorded=name in _AS_ON_SCREEN)), writing)
+            options = replace(reading, details_if_recorded=name in _AS_ON_SCREEN)
+            print_table(name, analysis_of(runs, options, details=name in _OF_DETAILS), writing)
 
     command.__doc__ = f"""Print the table.
 

@@ -148,6 +148,13 @@ def test_the_timeline_draws_them(tmp_path):
     assert any("Power GPU 0" in name for name in tracks)
 
 
+def test_the_command_prints_them(tmp_path, capsys):
+    two_steps().counter(CLOCK, 10 * MS, 1980).write(tmp_path)
+    assert main(["table", "counters", "--no-cache", "--format", "csv", str(tmp_path)]) == 0
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.startswith("0,0,SM Clock,MHz,1,1,1980.0,1980.0,1980.0,")
+
+
 def test_a_run_without_counters_says_how_to_get_them(tmp_path, capsys):
     two_steps().write(tmp_path)
     assert main(["table", "counters", "--no-cache", str(tmp_path)]) == 0
