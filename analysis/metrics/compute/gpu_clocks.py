@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ...core.schema import Row, records
 
-Device = tuple[int, str]
-"""Rank and device."""
+if TYPE_CHECKING:
+    from ..device.breakdown import Device
+
 SAMPLED, AT_THE_END = "samples while it computed", "the end of the capture"
 LOWER_CLOCK = 0.95
 """Of the clock of the others: below it, a GPU is throttled."""

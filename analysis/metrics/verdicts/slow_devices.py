@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import Row, records
+from ..compute.gpu_clocks import Clock, clock_beside
+from ..device.breakdown import Device
 from ..pipelines.stages import HeavyStage
-from ..compute.gpu_clocks import Clock, Device, clock_beside
 
 _LEAST_MORE = 1.02
 """FLOPs of a rank over those of the others, to be more of them."""
