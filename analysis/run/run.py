@@ -61,14 +61,15 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
-    `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
-    `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
-    the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known, and `nccl_versions` the
-    version of NCCL that it says. `outside_bytes` is, by rank and device, the most memory that was used outside of torch,
-    as side files say. If not `runs_python`, all of its processes are known to run other programs. In its
-    `unshown_steps` a rank launched work that its trace does not show. If only some steps were read, these are
-    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle. `step_marks` give the kinds of
-    steps, and `step_marker` is the regular expression that found them, if one was given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
+    `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated
+    too. `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the
+    names of the GPUs that the trace of a rank lists, `gpu_bytes` the memory of each, 0 if not known, and
+    `nccl_versions` the version of NCCL that it says. `outside_bytes` is, by rank and device, the most memory that
+    was used outside of torch, as side files say. If not `runs_python`, all of its processes are known to run other
+    programs. In its `unshown_steps` a rank launched work that its trace does not show. If only some steps were
+    read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle. `step_marks`
+    give the kinds of steps, and `step_marker` is the regular expression that found them, if one was given.
+    `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
     """
 
     name: str
