@@ -144,7 +144,7 @@ def test_a_heavy_stage_is_said_to_have_more_work(schedule, tmp_path):
     given = 1 - (made.stages - 1 + 1.7) / made.stages / 1.7
     assert f"give {given:.0%} of " in said
     assert "throttled" not in said
-    assert "gives its device work" not in said
+    assert "launches its kernels" not in said
     stages = found.pipeline_stages
     assert f"with equal shares a step gains at most {stages['even_gain_ns'].iloc[0] / 1e6:,.1f} ms" in said
 

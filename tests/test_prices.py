@@ -221,7 +221,7 @@ def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) 
     assert late.prices.late is not None
     assert set(late.prices.late.ranks) == {0, 1}
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
-    said = re.search(r"gives its device work ([0-9.]+) ms per step later .* in `cudaDev", late.verdicts["why"].iloc[0])
+    said = re.search(r"launches its kernels ([0-9.]+) ms per step later .* in `cudaDev", late.verdicts["why"].iloc[0])
     assert said is not None
     assert float(said[1]) == pytest.approx(3.0, rel=0.15)
 

@@ -52,7 +52,7 @@ _ALIKE = 0.25
 
 
 _NOTES = {
-    "beginning": "its beginning is cut off: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "beginning": "its start was not traced: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
     "drain": "its window holds what was still queued at the end: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
     "end": "its window ends early, with its last activity: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
     _UNSHOWN: "the trace of {3} lacks what was launched in it",

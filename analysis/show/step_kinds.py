@@ -9,6 +9,7 @@ import pandas as pd
 from ...common.wording import ranges_of
 from ..core.escaping import printable
 from ..core.schema import records
+from ..metrics.typical_step import EDGES
 from ..metrics.verdicts.kinds import other_kinds
 from ..metrics.verdicts.words import other_kind
 
@@ -20,12 +21,16 @@ def kinds_in_words(steps: pd.DataFrame) -> str:
 
 
 def not_counted(steps: pd.DataFrame, most: int) -> Iterator[str]:
-    """Yield a sentence on each step that is not counted, `most` of them, then on each other kind of steps."""
+    """Yield a sentence on each step that is left out, `most` of them, then on each other kind of steps.
+
+    How much of a step at the edge of the trace is missing says the table.
+    """
     left_out = steps[steps["left_out"].notna() & (steps["left_out"] != "kind")]
     for row in records(left_out[left_out["left_out"] != "period"].head(most)):
-        yield f"Step {row['step']} is not counted: {row['note']}."
+        why = row["note"].partition(": ")[0] if row["left_out"] in EDGES else row["note"]
+        yield f"Step {row['step']} is left out: {why}."
     if len(in_part := left_out[left_out["left_out"] == "period"]):
         are = "s {} are" if len(in_part) > 1 else " {} is"
         which = are.format(ranges_of(in_part["step"].tolist()))
-        yield f"Step{which} not counted: {records(in_part)[0]['note']}."
+        yield f"Step{which} left out: {records(in_part)[0]['note']}."
     yield from (printable(other_kind(kind)) for kind in other_kinds(steps))

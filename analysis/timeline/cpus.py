@@ -15,7 +15,7 @@ from ..metrics.device.syncs import kinds_of_calls
 from ..metrics.verdicts.of_idle import IDLE_VERDICTS
 from ..results.analysis import Analysis
 
-_ON_CPU = {"cpu": "gives its device work late", "data": "waits for its data loader", "start": "begins late"}
+_ON_CPU = {"cpu": "launches its kernels late", "data": "waits for its data loader", "start": "begins late"}
 """Reasons for being late that lie with the CPU, as in `lateness`."""
 _OF_HOST = ["starved_ns", "launching_ns"]
 _MOST_RANKS = 8

@@ -60,7 +60,7 @@ def asleep_in(name: str) -> Busy:
 def test_a_sleep_in_a_range_outside_of_any_operator(tmp_path: Path, details: bool) -> None:
     found = run_of(tmp_path, asleep_in("# sparse arch"), details=details)
     text = (
-        "gives its device work 10.0 ms per step later than the others; its thread is in Python, outside of any operator"
+        "launches its kernels 10.0 ms per step later than the others; its thread is in Python, outside of any operator"
     )
     assert f"{text}, inside `# sparse arch`." in sentence(found)
     assert "thread is in Python, outside of any operator, inside `# sparse arch`" in " ".join(found.summary().split())
@@ -367,7 +367,7 @@ def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
         if rank == 1:
             trace.annotation("checkpoint", begin[2] + 15 * MS, pause)
     found = analysed(tmp_path, *traces)
-    assert "for rank 1, which gives its device work 100.0 ms later than the others" in sentence(found)
+    assert "for rank 1, which launches its kernels 100.0 ms later than the others" in sentence(found)
 
 
 @pytest.mark.slow
@@ -382,7 +382,7 @@ def test_a_cause_before_the_first_step_is_not_in_the_mean_of_the_others(tmp_path
             trace.step(k, begin, begin + EVERY).kernel("gemm", begin + 1 * MS, 6 * MS)
             trace.op("aten::mm", begin + 900 * US, 150 * US)
         trace.write(tmp_path, f"node_{rank}.0.pt.trace.json")
-    assert "gives its device work 10.0 ms per step later than the others" in sentence(analyse(tmp_path, details=True))
+    assert "launches its kernels 10.0 ms per step later than the others" in sentence(analyse(tmp_path, details=True))
 
 
 @pytest.mark.slow

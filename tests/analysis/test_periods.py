@@ -111,7 +111,7 @@ def test_the_first_sentence_is_about_the_period_and_the_gain_about_its_mean(tmp_
     said = _said(found)
     assert "Every 4th step (5, 9, 13) takes 6.2 times as long as the others, 67% of the time. Rank 2 costs" in said
     assert "(3 periods of 4 steps, 2-13: long ones" in said
-    assert "Step 14 is not counted: only whole periods of 4 steps count." in said
+    assert "Step 14 is left out: only whole periods of 4 steps count." in said
     # What a world without the planted kernels takes less.
     even = _captured(tmp_path / "even", partial(_rollouts, more=0))
     gains = found.remedies.set_index("remedy")["gain_ns"]

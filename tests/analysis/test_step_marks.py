@@ -401,7 +401,7 @@ def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
     trace.kernel("gemm", (at + 299) * MS, 1 * MS, launch=(at + 1) * MS)
     found = analysed(tmp_path, trace)
     assert "A prefill step takes 10.0 ms" in found.summary()  # although idle takes more time
-    assert "Step 2 is not counted: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
+    assert "Step 2 is left out: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
     assert "devices compute 50.0 ms longer; it has 4,096 tokens, others 512 at most." in found.verdict
 
 

@@ -423,7 +423,7 @@ def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond
     }
     assert {s.shade for _, s in shown.of("CPU") if s.name == "cudaMalloc"} == {colours.OF_BLOCKING}
     assert shown.timeline.notes[0] == (
-        "the CPU of rank 2 is drawn, because rank 2 gives its device work late; "
+        "the CPU of rank 2 is drawn, because rank 2 launches its kernels late; "
         "not that of ranks 0-1, 3 (a --bundle has all CPUs)"
     )
     one_step = Shown(shown.found, steps=[1])

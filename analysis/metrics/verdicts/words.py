@@ -135,7 +135,7 @@ _DOES = {
     "memory": ("copies", "copy", "longer"),
     "comm": ("is held up by communication", "are held up by communication", "longer"),
     "data": ("waits for its data loader", "wait for their data loaders", "longer"),
-    "cpu": ("gives its device work", "give their devices work", "later"),
+    "cpu": ("launches its kernels", "launch their kernels", "later"),
     "start": ("begins the traced step", "begin the traced step", "later"),
 }
 """What one rank, or several, do longer or later than others."""
@@ -191,7 +191,7 @@ def _share(frac: float) -> str:
 
 
 def late_in_words(late: Reason) -> str:
-    """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`."""
+    """`launches its kernels 2.7 ms per step later than the others; its CPU is in ...`."""
     if isinstance(late.slow, HeavyStage):
         return _heavy(late.slow)
     return f"{_does(late)}{_behind(late)}"
@@ -315,7 +315,7 @@ def _who(blamed: Blamed) -> str:
 
 
 def _who_why(blamed: Blamed) -> str:
-    """`rank 1 gives its device work 2.7 ms per step later than the others`; empty if not known."""
+    """`rank 1 launches its kernels 2.7 ms per step later than the others`; empty if not known."""
     if blamed.reason is None:
         return ""
     of_host = "" if blamed.host is None else "its "
