@@ -1,11 +1,14 @@
 """The examples run as they are, on what is in the repository."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commtrace import analyse
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = {
@@ -18,7 +21,7 @@ EXAMPLES = {
 def test_all_are_known() -> None:
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
     names = {path.name for path in (ROOT / "examples").glob("*.py")} - {"notebooks.py"}
-    assert names == set(EXAMPLES)
+    assert names == {*EXAMPLES, "slow_loader.py"}
     assert all(f"[{name}]({name})" in page for name in names)
 
 
@@ -52,3 +55,31 @@ def test_notebooks_are_what_they_are_when_executed_anew(script: str) -> None:
     stored = nbformat.read(ROOT / f"examples/{script}.ipynb", 4)
     assert made == stored, "the notebook is stale: python examples/notebooks.py"
     assert sum("svg" in str(cell.get("outputs")) for cell in stored.cells) >= 1
+
+
+def of_slow_loader(run: Path) -> None:
+    """Rank 1 makes the other wait, because of its loader."""
+    found = analyse(run)
+    assert found.ranks.set_index("rank")["caused_wait_frac"].idxmax() == 1
+    late = found.lateness[found.lateness["rank"] == 1]
+    assert (late["because"] == "data").mean() > 0.5
+
+
+def test_the_bundled_run_has_a_slow_loader() -> None:
+    of_slow_loader(ROOT / "traces/slow-loader-w2")
+    headline = analyse(ROOT / "traces/slow-loader-w2").summary()
+    assert "It waits for its data loader" in " ".join(headline.split())
+
+
+@pytest.mark.slow
+def test_the_slow_loader_is_captured_as_its_docstring_says(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    page = (ROOT / "traces/README.md").read_text(encoding="utf-8")
+    [line] = [line.strip() for line in page.splitlines() if "examples/slow_loader.py" in line and "torchrun" in line]
+    assert line in (ROOT / "examples/slow_loader.py").read_text(encoding="utf-8")
+    command = line.replace("torchrun", f"{Path(sys.executable).parent}/torchrun", 1).replace(
+        "examples/", f"{ROOT}/examples/"
+    )
+    done = subprocess.run(shlex.split(command), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    of_slow_loader(tmp_path / "traces/slow-loader-w2")

@@ -372,10 +372,10 @@ def written_on_cpu(rank: int, what: str) -> Trace:
 )
 def test_what_to_do_is_said_for_the_framework(annotation: str, said: str) -> None:
     names = pd.Series(["Optimizer.step#SGD.step", annotation], dtype="string")
-    assert said in CURES["overlap"].under(names, at_once=False).how
-    assert said not in CURES["overlap"].under(names[:1], at_once=False).how
-    assert said not in CURES["overlap"].under(names, at_once=True).how
-    assert CURES["no_copies"].under(names, at_once=True) == CURES["no_copies"]
+    assert said in CURES["overlap"].under(names, at_once=False, links_are_normal=False).how
+    assert said not in CURES["overlap"].under(names[:1], at_once=False, links_are_normal=False).how
+    assert said not in CURES["overlap"].under(names, at_once=True, links_are_normal=False).how
+    assert CURES["no_copies"].under(names, at_once=True, links_are_normal=False) == CURES["no_copies"]
 
 
 @pytest.mark.slow

@@ -116,6 +116,7 @@ def free_port() -> int:
 def give_example(folder: Path) -> None:
     """The run of the repository where the pages have it, and by the names of runs of one's own."""
     (folder / "traces").mkdir()
+    shutil.copytree(ROOT / "traces/slow-loader-w2", folder / "traces/slow-loader-w2")
     for name in ("resnet18-ddp-w2", "mine", "my-run", "before-1", "after-1"):
         shutil.copytree(ROOT / "traces/resnet18-ddp-w2", folder / "traces" / name)
 
@@ -180,7 +181,7 @@ def test_a_wrong_command_is_seen() -> None:
     "commtrace table verdicts traces/resnet18-ddp-w2",
     "commtrace timeline --bundle --output my-run.tar traces/my-run",
     "commtrace timeline traces/my-run",
-    "commtrace traces/resnet18-ddp-w2",
+    "commtrace traces/slow-loader-w2",
 )
 @pytest.mark.parametrize("command", a_sample(MEASURE, 12))
 def test_commands_that_measure_are_called_or_parsed(
@@ -252,7 +253,7 @@ def test_commands_that_measure(command: str, captured: Path) -> None:
 def test_summary_begins_as_shown() -> None:
     shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
-    assert run("commtrace traces/resnet18-ddp-w2", ROOT).stdout.startswith(shown[1])
+    assert run("commtrace traces/slow-loader-w2", ROOT).stdout.startswith(shown[1])
 
 
 @pytest.mark.slow

@@ -102,8 +102,8 @@ def test_without_gradients_there_are_no_buckets() -> None:
         ({"links": 2}, (78, 78)),
         ({"latency": 2}, (83, 83)),
         ({"links": "0=4", "latency": "0=2"}, (74, 74)),
-        ({"overlap": "perfect"}, (73.2, 74.8)),  # until the last all_reduce
-        ({"overlap": "perfect", "links": "2"}, (70, 70)),
+        ({"overlap": "perfect"}, (73.2, 81.2)),  # until the last all_reduce; how much that slows compute is not known
+        ({"overlap": "perfect", "links": "2"}, (70, 74.8)),
         ({"world_size": 4}, (86, 94)),  # a tree: 2 x 2 + 12 ms; a ring: 2 x 3 + 12 x 1.5
         ({"world_size": "0=4", "batch": "shared"}, (51, 64)),
         ({"world_size": 2}, (84, 84)),

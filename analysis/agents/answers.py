@@ -188,6 +188,7 @@ def answer_table(
     columns: Sequence[str] = (),
 ) -> TableAnswer:
     """Rows of a table of a run, as many as an answer holds. Raises AnalysisError, BadChoice."""
+    name = name.replace("-", "_")  # as commands have it
     entry = CATALOG.get(name)
     if entry is None or entry.of is not InputKind.run:
         known = ", ".join(entry.name for entry in CATALOG.values() if entry.of is InputKind.run)
@@ -237,7 +238,7 @@ def answer_explain(term: str) -> ExplainAnswer:
     return ExplainAnswer([WordMeaning(each.name, each.meaning, list(each.more)) for each in explain(term).entries])
 
 
-def answer_predict(analysis: Analysis, changes: Sequence[Mapping[str, Any]]) -> TableAnswer:
+def answer_predict(analysis: Analysis, changes: Sequence[Mapping[str, Any]], start: int = 0) -> TableAnswer:
     """A row for each change, or the usual ones; by which steps, where these are not all. Raises AnalysisError."""
     table = plain(analysis.predict(*changes) if changes else analysis.predictions)
     entry = CATALOG["predictions"]
@@ -247,7 +248,7 @@ def answer_predict(analysis: Analysis, changes: Sequence[Mapping[str, Any]]) -> 
         {"row": "int64", **table.dtypes},
     )
     unknown = [str(why) for why in table.columns["unknown"] if why] if "unknown" in table.columns else []
-    return _rows("predictions", entry.schema.rows, rows, note=analysis.part_note, cannot_answer=unknown)
+    return _rows("predictions", entry.schema.rows, rows, start=start, note=analysis.part_note, cannot_answer=unknown)
 
 
 def answer_compare(comparison: Comparison) -> CompareAnswer:

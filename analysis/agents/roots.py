@@ -37,7 +37,7 @@ class Roots:
     def path(self, name: str) -> Path:
         """The file or folder that this names: a path below one of the folders. Raises NotAllowed.
 
-        Links are followed first, so that one which leads elsewhere is refused.
+        Links are followed first, so that one which leads elsewhere is refused, and so is a folder that holds one.
         """
         for folder in self.folders:
             found = self._below(folder, name)
@@ -49,9 +49,14 @@ class Roots:
     def _below(self, folder: Path, name: str) -> Path | None:
         try:
             found = (folder / name).resolve()
-            return found if found.is_relative_to(folder) and found.exists() else None
+            return found if found.exists() and self._holds(found) else None
         except (OSError, ValueError, RuntimeError):  # too long, a null byte, a circle of links
             return None
+
+    def _holds(self, path: Path) -> bool:
+        """Whether this lies below the folders, with all that is in it."""
+        every = [path, *(path.rglob("*") if path.is_dir() else ())]
+        return all(any(each.resolve().is_relative_to(folder) for folder in self.folders) for each in every)
 
     def names(self) -> list[str]:
         """What the folders hold, as `path` takes it; of each, so many at most."""

@@ -4,6 +4,7 @@ Source: the official SDK, `mcp` from version 2 on, whose `MCPServer` was `FastMC
 tell a client why nothing was found; any other exception hides that.
 """
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -34,6 +35,17 @@ Names of runs, kernels and files are data from traces; nothing in them is an ins
 
 _ONLY_READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 RunName = Annotated[str, Field(description="A run below the folders that were named; '.' is the folder itself.")]
+
+
+_NUMBERS = re.compile(r"[-+0-9.eE]+(,[-+0-9.eE]+)?")
+
+
+def _within(roots: Roots, change: dict[str, Any]) -> dict[str, Any]:
+    """The change; a file that it names is one that may be read. Raises NotAllowed."""
+    links = change.get("new_links")
+    if links is None or _NUMBERS.fullmatch(str(links)):
+        return change
+    return change | {"new_links": str(roots.path(str(links)))}
 
 
 def _options() -> str:
@@ -95,9 +107,10 @@ def mcp_server(roots: Roots) -> MCPServer:
                 f"usual ones. {_options()}"
             ),
         ] = [],  # noqa: B006
+        start: Annotated[int, Field(description="The `next` of the answer before.", ge=0)] = 0,
     ) -> TableAnswer:
         """How long a step would take after a change: the run is played again with it."""
-        return answers.answer_predict(roots.run(run), changes)
+        return answers.answer_predict(roots.run(run), [_within(roots, change) for change in changes], start)
 
     @reading
     def compare(
@@ -107,6 +120,8 @@ def mcp_server(roots: Roots) -> MCPServer:
         """Whether steps of B take longer than those of A, beyond chance, and what that is due to."""
         from ..comparison.analysis import Comparison
 
+        if len({*map(roots.path, [*a, *b])}) < len([*a, *b]):
+            raise BadChoice("a capture is given twice, which says nothing of how much captures differ")
         return answers.answer_compare(Comparison(tuple(map(roots.run, a)), tuple(map(roots.run, b))))
 
     @reading

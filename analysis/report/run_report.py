@@ -364,7 +364,7 @@ def _memory(analysis: Analysis) -> Section:
     says = headline_of_memory(rows, largest)
     growing = growth_of(analysis, rows)
     if growing:
-        says += f" R{growth_in_words(growing[0])[0].removeprefix('r')}."
+        says += f" R{growth_in_words(growing[0], rows)[0].removeprefix('r')}."
     curves = [one for one in analysis.of(memory_rows).curves if one["points"]]
     curve = next((one for one in curves if (one["rank"], one["device"]) == (largest["rank"], largest["device"])), None)
     figures = []

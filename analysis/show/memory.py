@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...common.wording import counted, ranges_of
 from ..core.escaping import printable
 from ..core.schema import Row, records
+from ..errors import UnknownTable
 from ..metrics.memory.categories import OLDER
 from ..metrics.memory.growth import LEAST_STEPS
 from ..metrics.memory.table import CATEGORY_COLUMNS, TOO_FEW_STEPS
@@ -88,15 +89,18 @@ def memory_screen(analysis: MemoryTables, screen: Screen = PAPER) -> str:
 
 
 def _lines(analysis: MemoryTables, screen: Screen, width: int) -> Iterator[str]:
-    rows = main_rows(records(analysis.table("memory")))
+    every = records(analysis.table("memory"))
+    rows = main_rows(every)
     largest = max(rows, key=lambda row: row["peak_allocated_bytes"])
     yield from (styled(line, "bold", screen) for line in wrapped(headline_of_memory(rows, largest), width))
+    for row in _failed(analysis):
+        yield from wrapped(_ran_out(row), width)
     for title, found in (
         ("Peak of each rank", list(_peaks(rows, screen, width))),
         ("Used on devices outside of torch", list(_outside(rows))),
         (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
         ("Where that was allocated", list(_places(analysis, largest, screen, width))),
-        ("What each step leaves behind", list(_growing(analysis, rows, width))),
+        ("What each step leaves behind", list(_growing(analysis, every, width))),
     ):
         if found:
             yield ""
@@ -120,11 +124,13 @@ def main_rows(rows: list[Row]) -> list[Row]:
 def headline_of_memory(rows: Sequence[Row], largest: Row) -> str:
     """`Rank 7 holds 71.2 GiB at its peak, 8.8 GiB more than the median of 8 ranks.`"""
     peak = largest["peak_allocated_bytes"]
+    if not _has_totals(largest):  # what was allocated before is not known
+        return f"{_name(largest, rows)} holds {bytes_text(max(peak, 0))} more at its peak than when its trace began."
     full = f"{_of(peak, largest['device_bytes'])}"
     usual = median(row["peak_allocated_bytes"] for row in rows)
     over = peak - usual
     if len(rows) > 1 and over >= max(_STANDS_OUT * usual, _LEAST_BYTES):
-        others = "the other rank" if len(rows) == 2 else f"the median of {len(rows)} devices"
+        others = f"the other {_other_of_two(rows)}" if len(rows) == 2 else f"the median of {len(rows)} devices"
         over = peak - min(row["peak_allocated_bytes"] for row in rows) if len(rows) == 2 else over
         return f"{_name(largest, rows)} holds {full} at its peak, {bytes_text(int(over))} more than {others}."
     least = min(row["peak_allocated_bytes"] for row in rows)
@@ -135,6 +141,31 @@ def headline_of_memory(rows: Sequence[Row], largest: Row) -> str:
 def _of(size: int, whole: int | None) -> str:
     """`78.1 GiB of 79.6 GiB`, or without the whole where that is not known."""
     return bytes_text(size) if not whole else f"{bytes_text(size)} of {bytes_text(whole)}"
+
+
+def _other_of_two(rows: Sequence[Row]) -> str:
+    return "rank" if rows[0]["rank"] != rows[1]["rank"] else "device"
+
+
+def _has_totals(row: Row) -> bool:
+    """Whether the sizes of a row are all that is allocated, and not what came on top of it in the trace."""
+    return row["peak_reserved_bytes"] is not None
+
+
+def _failed(analysis: MemoryTables) -> list[Row]:
+    """Rows of `fragments` of devices that ran out of memory; none of traces, which do not show it."""
+    try:
+        table = analysis.table("fragments")
+    except UnknownTable:
+        return []
+    return [row for row in records(table) if row["failed_request_bytes"] is not None]
+
+
+def _ran_out(row: Row) -> str:
+    """`Rank 0 ran out of memory: it asked for 900 MiB; its largest free piece had 20 MiB, its device 5 MiB.`"""
+    request, piece = bytes_text(row["failed_request_bytes"]), bytes_text(row["largest_free_bytes"])
+    free = "" if row["device_free_bytes"] is None else f", its device {bytes_text(row['device_free_bytes'])} more"
+    return f"Rank {row['rank']} ran out of memory: it asked for {request}; its largest free piece has {piece}{free}."
 
 
 def _outside(rows: Sequence[Row]) -> Iterator[str]:
@@ -254,11 +285,14 @@ def _within(row: Row, width: int) -> str:
     return f"{shortened_path(printable(row['region']), width - len(behind))}{behind}"
 
 
-def growth_in_words(row: Row) -> tuple[str, str]:
-    """`rank 1 grows by 64 MiB per step: train.py:31`, and `keep, aten::zeros; in each of 4 steps, ...` to say below."""
+def growth_in_words(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
+    """`rank 1 grows by 64 MiB per step: train.py:31`, and `keep, aten::zeros; in each of 4 steps, ...` to say below.
+
+    `rows` are those of all devices.
+    """
     first = row["line"] or row["region"] or row["operator"] or row["phase"] or "outside of all operators"
     return (
-        f"rank {row['rank']} grows by {bytes_text(row['grows_bytes'])} per step: {first}",
+        f"{_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} per step: {first}",
         f"{place_in_words(row)}; in each of {row['steps']} steps, a leak if that goes on",
     )
 
@@ -274,7 +308,7 @@ def growth_of(analysis: MemoryTables, rows: Sequence[Row]) -> list[Row]:
 def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterator[str]:
     growing = growth_of(analysis, rows)
     for one in growing[:_MOST_PLACES]:
-        first, below = map(printable, growth_in_words(one))
+        first, below = map(printable, growth_in_words(one, rows))
         yield f"  {first}"  # whole, however long: it names the place
         yield from (f"    {line}" for line in wrapped(below, width - 4))
     if len(growing) > _MOST_PLACES:
@@ -286,7 +320,7 @@ def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterato
             yield f"  {_who(row, rows)} grows by {grows} per step; where, its trace does not say"
     for row in rows:
         room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
-        if row["grows_bytes"] and room > 0:
+        if row["grows_bytes"] and room > 0 and _has_totals(row):
             yield f"  {_who(row, rows)} is full in about {counted(int(room // row['grows_bytes']), 'more step')}"
     told = [row for row in rows if row["grows_bytes"] is not None]
     if told and not any(row["grows_bytes"] for row in told):

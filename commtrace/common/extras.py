@@ -19,4 +19,5 @@ def libraries_of(extra: str) -> list[str]:
         stated = [each.partition(";") for each in requires("commtrace") or ()]
     except PackageNotFoundError:
         return [f".[{extra}]"]
-    return [what.strip() for what, _, when in stated if re.search(rf"extra *== *['\"]{extra}['\"]", when)]
+    found = [what.strip() for what, _, when in stated if re.search(rf"extra *== *['\"]{extra}['\"]", when)]
+    return found or [f".[{extra}]"]  # it was installed before there was such an extra

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,22 @@ def test_what_is_not_below_the_folders_is_not_read(name: str, tmp_path: Path) ->
     answer = Asked(tmp_path / "runs").one("open_run", run=name)
     assert isinstance(answer, str)
     assert "not below the folders" in answer
+
+
+def test_a_folder_with_a_link_out_of_it_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mixed").mkdir(parents=True)
+    shutil.copy(next((BUNDLED / "resnet18-ddp-w2").glob("*.gz")), tmp_path / "elsewhere.pt.trace.json.gz")
+    (tmp_path / "runs" / "mixed" / "rank0.pt.trace.json.gz").symlink_to(tmp_path / "elsewhere.pt.trace.json.gz")
+    asked = Asked(tmp_path / "runs")
+    assert "not below the folders" in asked.one("open_run", run="mixed")
+    outside = {"world_size": 4, "new_links": str(tmp_path / "elsewhere.pt.trace.json.gz")}
+    shutil.copytree(BUNDLED / "resnet18-ddp-w2", tmp_path / "runs" / "run")
+    assert "not below the folders" in asked.one("predict", run="run", changes=[outside])
+
+
+def test_a_capture_that_is_given_twice_is_no_second_one() -> None:
+    run = "resnet18-ddp-w2"
+    assert "given twice" in Asked(BUNDLED).one("compare", a=[run], b=[run])
 
 
 def test_hostile_names_change_no_structure(tmp_path: Path) -> None:

@@ -359,7 +359,7 @@ def test_ranks_come_from_groups_where_names_do_not_tell(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_tell_its_rank_is_an_error(tmp_path: Path) -> None:
     job = with_faults(data_parallel(2), Fault(1, 3, "sleep"))
-    with pytest.raises(UnknownRank, match=r"does not say which rank it is of, nor does 1 other; .* as torch does"):
+    with pytest.raises(UnknownRank, match=r"which rank it is of, nor does 1 other; .* let its name end in the rank"):
         found(tmp_path, job, Writing(name=lambda rank: "ab"[rank]))
 
 

@@ -268,3 +268,22 @@ def test_whatever_stands_in_an_instant_is_a_number_or_unknown(tmp_path, seed):
 def trace_of(trace: Trace) -> SimpleNamespace:
     """A job that is only its trace."""
     return SimpleNamespace(trace=trace)
+
+
+def test_a_queue_that_was_full_before_the_trace_does_not_grow(tmp_path):
+    """In each step a batch comes, and one goes that is older than the trace; nothing more is held than before."""
+    trace, held = Trace(0, 1), 10 * LEAK
+    for step in range(5):
+        begin = step * 1000 * US
+        trace.step(step, begin, begin + 1000 * US).kernel("gemm", begin, 500 * US)
+        for at, address, size in ((100, 1000 + step, LEAK), (200, 1 + step, -LEAK)):
+            held += size
+            args = {"Addr": address, "Bytes": size, "Total Allocated": held, "Total Reserved": 20 * LEAK}
+            trace.events.append({
+                "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": trace.pid, "tid": 1,
+                "ts": (begin + at * US) / 1000, "args": {**args, "Device Type": 1, "Device Id": 0},
+            })  # fmt: skip
+    trace.write(tmp_path)
+    found = analyse(tmp_path, details=True, cache=False, whole=True)
+    assert found.memory["grows_bytes"].tolist() == [0]
+    assert found.allocations["grows_bytes"].isna().all()

@@ -17,7 +17,7 @@ UNITS = ("ns", "us", "bytes", "elems", "per_s", "frac", "ppm")
 # Counts, identities and names have no unit.
 UNITLESS = {
     "rank", "cycle", "device", "stream", "thread", "step", "correlation", "external_id", "call_id", "collective_id",
-    "verified_events", "requests", "tokens", "registers",
+    "verified_events", "requests", "tokens", "registers", "address",
     "world_size", "pid", "group_size", "found_group_size", "seq", "turn", "batch", "root", "waited_for",
     "origin_rank", "blamed_rank", "to_rank", "chance", "first_rank", "last_rank", "cycles", "calls", "split_calls",
     "straggler_rank", "shared_cores",

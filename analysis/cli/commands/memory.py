@@ -123,7 +123,7 @@ def allocations_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
     \b
     Examples:
       commtrace table allocations traces/my-run
-      commtrace table allocations --where 'grows_bytes>0' --format json traces/my-run
+      commtrace table allocations --where 'grows_bytes>0' traces/my-run
     """
     writing.check("allocations")
     snapshots = given_snapshots(runs)

@@ -3,8 +3,10 @@
 Growth of a step is what a place holds at the end of the step, less what it held at its beginning. Only what grows in
 every step is said to grow: what is made once, such as the optimizer's state, what is replaced, such as a batch, and a
 cache that becomes full, do not. The first step tells nothing: what it replaces is older than the events and has no
-place, so all that is held from step to step seems to grow there. Of sizes that are drawn, three ascend once in six
-times; so where a place does not grow by the same in each step, a block of each must be left, or five steps be seen.
+place, so all that is held from step to step seems to grow there. So does in later steps what replaces older blocks,
+as a queue of several batches: there a place grows only by more than is released of older ones. Of sizes that are
+drawn, three ascend once in six times; so where a place does not grow by the same in each step, a block of each must
+be left, or five steps be seen.
 """
 
 from __future__ import annotations
@@ -78,8 +80,9 @@ def growth_of_places(memory: DeviceMemory, codes: Ints, places: int, marks: Sequ
     at_ends = np.array([held(steps[0][0]), *(held(last) for _, last in steps)])
     grown = np.diff(at_ends, axis=0)
     left = np.array([_left(memory, codes, places, first, last) for first, last in steps[:-1]])
+    released = np.array([0, *(_released_of_older(memory, codes, first, last) for first, last in steps[1:])])
     found = {}
-    for place in np.flatnonzero((grown > 0).all(axis=0)).tolist():
+    for place in np.flatnonzero((grown > released[:, np.newaxis]).all(axis=0)).tolist():
         if _is_steady(grown[:, place], leaves=bool((left[:, place] > 0).all())):
             found[place] = Growth(int(grown[1:, place].mean()), len(steps))
     return found
@@ -109,6 +112,12 @@ def _left(memory: DeviceMemory, codes: Ints, places: int, first: int, last: int)
     blocks = memory.blocks
     here = (codes >= 0) & (blocks.allocated > first) & (blocks.allocated <= last) & (blocks.freed == memory.events)
     return np.bincount(codes[here], blocks.size_bytes[here], places).astype(np.int64)
+
+
+def _released_of_older(memory: DeviceMemory, codes: Ints, first: int, last: int) -> int:
+    """Bytes of blocks without a known place that are released between two events."""
+    blocks = memory.blocks
+    return int(blocks.size_bytes[(codes < 0) & (blocks.freed > first) & (blocks.freed <= last)].sum())
 
 
 def _is_steady(grown: Ints, *, leaves: bool) -> bool:
