@@ -64,6 +64,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "lab": "sweep modes ranks machine base errors",
         "guard": "ranks errors",
         "capture": "sessions ranks base",
+        "trainer": "sessions ranks base errors",
         "tied": "machine",
     },
 }

@@ -1,0 +1,1 @@
+"""Callbacks of trainers. Each module imports its trainer, and no other one."""

@@ -1,0 +1,165 @@
+"""The capture that a callback of a trainer makes, and that breaks no training. Importable without torch."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..contract.rank import Keep
+from .base.console.notices import say
+from .base.detail import Detail
+from .base.keeping import Keeping
+from .base.schedule import TRAILING_STEPS, Schedule
+from .errors import RunDirRefusedError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from .sessions.session import Session
+
+FROM_STEP = 10
+"""The first traced step without another one: queues of data are neither full nor being filled any more."""
+_WARMUP = 1
+_FIRST_WITH_BUCKETS = 2
+# All ranks begin to train at the same time. One whose capture failed must not keep the others for long.
+_PATIENCE = timedelta(seconds=60)
+
+
+class TrainerCapture:
+    """One capture of the first training of a trainer, told when that begins, ends a step, and is over.
+
+    Steps `from_step` to `from_step + active - 1` are traced, counted from 0 in optimizer steps; earlier ones if the
+    training is known to be too short. The traces go to `out`, which must be new or empty; without it, to a new folder
+    in `traces/`, named after `kind`. `keep`, `with_stack`, `profile_memory`, `analyse` and `analyse_max_seconds` mean
+    what they do for `capture()`.
+
+    Raises UsageError for options that cannot be. After that nothing raises: what fails is said in one line on stderr,
+    and the training goes on without a capture.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        from_step: int = FROM_STEP,
+        active: int = 5,
+        with_stack: bool = False,
+        profile_memory: bool = False,
+        keep: Keep = "trace",
+        analyse: bool = True,
+        analyse_max_seconds: float = Keeping.max_seconds,
+    ) -> None:
+        if from_step < _FIRST_WITH_BUCKETS:
+            why = "DDP rebuilds its buckets at the beginning of step 1"
+            raise UsageError(f"from_step {from_step}: expected {_FIRST_WITH_BUCKETS} or more, because {why}")
+        self._kind = kind
+        self._out = None if out is None else Path(out)
+        self._schedule = Schedule(from_step - _WARMUP, _WARMUP, active)
+        self._detail = Detail(with_stack, profile_memory)
+        self._keeping = Keeping(keep, analyse, analyse_max_seconds)
+        self._session: Session | None = None
+        self._pid = 0
+        self._is_used = False
+
+    def begin(
+        self,
+        *,
+        steps: float | None,
+        device: torch.device,
+        model: nn.Module | None,
+        batch_size: int | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin the capture, as a training of that many steps begins; None if that is not known."""
+        if not self._is_used:
+            self._is_used = True
+            self._attempt(lambda: self._enter(steps, device, model, batch_size, config))
+
+    def step(self) -> None:
+        """End an optimizer step."""
+        session = self._session
+        if session is not None and session.steps_done < session.schedule.total_steps + TRAILING_STEPS:
+            self._attempt(session.step)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the capture, as the training is over, or ended by an error; analyse it on rank 0."""
+        session, self._session = self._session, None
+        atexit.unregister(self._left_behind)
+        if session is not None and os.getpid() == self._pid:
+            self._attempt(lambda: _leave(session, error))
+
+    def _enter(
+        self,
+        steps: float | None,
+        device: torch.device,
+        model: nn.Module | None,
+        batch_size: int | None,
+        config: Mapping[str, Any] | None,
+    ) -> None:
+        import torch
+
+        from .ranks import process_group as parallel
+        from .sessions.session import Session, SessionOptions
+        from .sessions.side_files import Subject
+
+        out = self._out
+        if out is None:
+            stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+            out = Path("traces") / f"{self._kind}-w{parallel.identity().world_size}-{stamp}"
+        where = device if device.type == "cuda" else torch.device("cpu")
+        held = weakref.ref(model) if model is not None else None
+        subject = Subject(held, None, batch_size, config, sys.argv)
+        options = SessionOptions(self._detail, self._keeping, patience=_PATIENCE, tell=say)
+        session = Session(out, fitted(self._schedule, steps), where, subject, options)
+        session.__enter__()
+        self._session, self._pid = session, os.getpid()
+        atexit.register(self._left_behind)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Act; if that fails, say so and end the capture. Signals are left to the training."""
+        try:
+            act()
+        except Exception as err:  # noqa: BLE001  (a training must not end by what watches it)
+            session, self._session = self._session, None
+            if session is None:
+                if not isinstance(err, RunDirRefusedError):  # which rank 0 says for all
+                    say(f"the training goes on without a capture: {_reason(err)}")
+                return
+            try:
+                _leave(session, err)  # which says what became of it
+            except Exception as again:  # noqa: BLE001
+                say(f"the training goes on without the capture: {_reason(again)}")
+
+    def _left_behind(self) -> None:
+        """End the capture of a training that called no `end`: it failed, or its process ended."""
+        with suppress(SystemExit, KeyboardInterrupt):  # a signal came meanwhile, and the process is ending anyway
+            self.end(getattr(sys, "last_value", None) or SystemExit())
+
+
+def fitted(schedule: Schedule, steps: float | None) -> Schedule:
+    """The schedule, begun earlier and cut so that it ends within this many steps; unchanged if they are not known.
+
+    At least one step is traced, after two that are not.
+    """
+    if steps is None or steps >= schedule.total_steps:
+        return schedule
+    active = max(1, min(schedule.active, int(steps) - _FIRST_WITH_BUCKETS))
+    wait = max(_FIRST_WITH_BUCKETS - _WARMUP, min(schedule.wait, int(steps) - _WARMUP - active))
+    return Schedule(wait, _WARMUP, active)
+
+
+def _leave(session: Session, error: BaseException | None) -> None:
+    session.__exit__(type(error) if error is not None else None, error, None)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if type(error).__module__ == RunDirRefusedError.__module__ else f"{type(error).__name__}: {error}"
