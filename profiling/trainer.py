@@ -91,7 +91,7 @@ class TrainerCapture:
             self._attempt(session.step)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the capture, as the training is over, or ended by an error; analyse it on rank 0."""
+        """End the capture; analyse it on rank 0, unless the training ended by an error."""
         session, self._session = self._session, None
         atexit.unregister(self._left_behind)
         if session is not None and os.getpid() == self._pid:
@@ -108,8 +108,9 @@ class TrainerCapture:
         import torch
 
         from .ranks import process_group as parallel
-        from .sessions.session import Session, SessionOptions
+        from .sessions.session import SessionOptions
         from .sessions.side_files import Subject
+        from .sessions.trainer_session import TrainerSession
 
         out = self._out
         if out is None:
@@ -119,7 +120,7 @@ class TrainerCapture:
         held = weakref.ref(model) if model is not None else None
         subject = Subject(held, None, batch_size, config, sys.argv)
         options = SessionOptions(self._detail, self._keeping, patience=_PATIENCE, tell=say)
-        session = Session(out, fitted(self._schedule, steps), where, subject, options)
+        session = TrainerSession(out, fitted(self._schedule, steps), where, subject, options)
         session.__enter__()
         self._session, self._pid = session, os.getpid()
         atexit.register(self._left_behind)

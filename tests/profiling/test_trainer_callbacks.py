@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from capturing import SCRIPTS, fresh_python, metas, torchrun, trace, traced_steps
+from capturing import SCRIPTS, fresh_python, metas, trace, traced_steps
 
 from commtrace.profiling.base.schedule import Schedule
 from commtrace.profiling.errors import UsageError
@@ -18,12 +18,11 @@ USERS = SCRIPTS / "users"
 
 
 def transformers(folder: Path, how: str, *out: Path) -> "subprocess.CompletedProcess[str]":
-    pytest.importorskip("transformers")
-    return torchrun(2, USERS / "transformers_callback.py", folder / "theirs", how, *out)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    return fresh_python(*launch, USERS / "transformers_callback.py", folder / "theirs", how, *out)
 
 
 def lightning(folder: Path, how: str, *out: Path) -> "subprocess.CompletedProcess[str]":
-    pytest.importorskip("lightning")
     return fresh_python(USERS / "lightning_callback.py", how, *out)
 
 
@@ -53,9 +52,8 @@ def test_both_ranks_are_traced_and_the_training_is_as_it_was(tmp_path: Path, tra
         assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
         assert len(meta["steps"]) == (24 if trainer is transformers else 25)  # those of the optimizer, not batches
     assert found[0]["absent_ranks"] == []
-    first, last = said(done)
-    assert first == f"commtrace: report: {run}/report.html"
-    assert last.startswith(f"commtrace: done: 2 ranks traced in {run}; ")
+    assert f"commtrace: report: {run}/report.html" in said(done)
+    assert said(done)[-1].startswith(f"commtrace: done: 2 ranks traced in {run}; ")
     assert f"Everything: commtrace summary --all {run}" in done.stderr
     assert "steps 10-14" in (run / "summary.txt").read_text()
 
@@ -65,13 +63,14 @@ def test_both_ranks_are_traced_and_the_training_is_as_it_was(tmp_path: Path, tra
 def test_a_training_that_fails_does_so_and_leaves_what_was_traced(tmp_path: Path, trainer) -> None:
     run = tmp_path / "run"
     done = trainer(tmp_path, "fails", run)
-    assert done.returncode == 1
+    assert done.returncode == 1 if trainer is transformers else done.returncode  # Lightning's rank 1 may kill rank 0
     assert "RuntimeError: of the script" in done.stderr
     assert "Exception ignored" not in done.stderr
     meta = metas(run)[0]
     assert not meta["complete"]
     assert "RuntimeError: of the script" in meta["reason"]
     assert traced_steps(trace(run / meta["traces"][0]))[:2] == [10, 11]
+    assert not (run / "summary.txt").exists()
 
 
 @pytest.mark.slow
