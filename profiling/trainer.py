@@ -16,7 +16,7 @@ from ..contract.rank import Keep
 from .base.console.notices import say
 from .base.detail import Detail
 from .base.keeping import Keeping
-from .base.schedule import TRAILING_STEPS, Schedule
+from .base.schedule import ACTIVE, FROM_STEP, TRAILING_STEPS, Schedule
 from .errors import RunDirRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from .sessions.session import Session
 
-FROM_STEP = 10
-"""The first traced step without another one: queues of data are neither full nor being filled any more."""
 _WARMUP = 1
 _FIRST_WITH_BUCKETS = 2
 # All ranks begin to train at the same time. One whose capture failed must not keep the others for long.
@@ -51,7 +49,7 @@ class TrainerCapture:
         out: str | os.PathLike[str] | None = None,
         *,
         from_step: int = FROM_STEP,
-        active: int = 5,
+        active: int = ACTIVE,
         with_stack: bool = False,
         profile_memory: bool = False,
         keep: Keep = "trace",

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..contract.rank import Keep
-from ..profiling.trainer import FROM_STEP, TrainerCapture
+from ..profiling.base.schedule import ACTIVE, FROM_STEP
+from ..profiling.trainer import TrainerCapture
 
 if TYPE_CHECKING or find_spec("lightning") is not None:
     from lightning.pytorch import Callback
@@ -33,7 +34,7 @@ class CommtraceCallback(Callback):  # type: ignore[misc]
         out: str | os.PathLike[str] | None = None,
         *,
         from_step: int = FROM_STEP,
-        active: int = 5,
+        active: int = ACTIVE,
         with_stack: bool = False,
         profile_memory: bool = False,
         keep: Keep = "trace",

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..contract.rank import Keep
-from ..profiling.trainer import FROM_STEP, TrainerCapture
+from ..profiling.base.schedule import ACTIVE, FROM_STEP
+from ..profiling.trainer import TrainerCapture
 
 
 class CommtraceCallback(TrainerCallback):  # type: ignore[misc]
@@ -31,7 +32,7 @@ class CommtraceCallback(TrainerCallback):  # type: ignore[misc]
         out: str | os.PathLike[str] | None = None,
         *,
         from_step: int = FROM_STEP,
-        active: int = 5,
+        active: int = ACTIVE,
         with_stack: bool = False,
         profile_memory: bool = False,
         keep: Keep = "trace",

@@ -10,6 +10,11 @@ from ..errors import UsageError
 # two captures are. On two cores that two ranks share, the medians of 10 steps spread by 2.8 %, of 20 by 1.9 %.
 TRAILING_STEPS = 20
 
+FROM_STEP = 10
+"""The first traced step, where nobody says another one: queues of data are neither full nor being filled any more."""
+ACTIVE = 5
+"""Steps that are traced, where nobody says how many."""
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -9,11 +9,11 @@ import typer
 
 from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions
-from ..base.schedule import Schedule
+from ..base.schedule import ACTIVE, FROM_STEP, Schedule
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
-from .config import ACTIVE, EARLY_FROM, FROM_STEP, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
+from .config import EARLY_FROM, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
 
 _SCHEDULE = ("from_step", "from_minute", "wait", "warmup", "active", "repeat", "steps_of", "step_on")
 _LIMITS = ("max_seconds", "max_memory_gb")

@@ -12,12 +12,8 @@ from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
 WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
-FROM_STEP = 10
-"""The first traced step, where nobody says another one: queues of data are neither full nor being filled any more."""
-ACTIVE = 5
-"""Steps that are traced, where nobody says how many."""
 EARLY_FROM = 2
-"""From this step on, steps are recorded in case that the script ends before `FROM_STEP`. Step 1 warms up for them."""
+"""From this step on, steps are recorded in case that the script ends before the first one. Step 1 warms up for them."""
 UNTIL_PLANNED = 10**9
 """The steps that a schedule waits for which begins at a minute: until rank 0 has told all ranks the step."""
 
