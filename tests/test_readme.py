@@ -43,7 +43,7 @@ CAPTURE = [
     for c in COMMANDS
     if c.startswith("commtrace ") and (row := REGISTRY.get(c.split()[1])) is not None and row.captures
 ]
-SERVE = [c for c in COMMANDS if c.startswith("commtrace serve ")]
+SERVE = [c for c in COMMANDS if c.startswith(("commtrace serve ", "commtrace mcp "))]
 MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in [*CAPTURE, *SERVE]]
 ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
 """tests/test_distribution.py installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
