@@ -196,8 +196,8 @@ _OTHER_ARGUMENTS = {
 _NEEDS = {"export parquet": "pyarrow", "export tensorboard-scalars": "tensorboard"}
 # `trigger` needs a job that runs.
 _OF_OTHER_FILES = {
-    "explain", "hang", "plan-ranks", "table releases", "table scaling", "table subtraction",
-    "table training", "trigger",
+    "explain", "export skill", "hang", "mcp", "memory", "plan-ranks", "table releases", "table scaling",
+    "table subtraction", "table training", "trigger",
 }  # fmt: skip
 _COMMANDS = [
     row.name

@@ -159,6 +159,6 @@ def _line_of(call: str) -> str:
 
 def _texts(column: pd.Series[Any]) -> NDArray[Any]:
     """Texts as objects, None for NA."""
-    texts: NDArray[Any] = column.astype(object).to_numpy()
+    texts: NDArray[Any] = np.array(column, dtype=object)  # a copy: newer pandas gives arrays that cannot be written
     texts[column.isna().to_numpy()] = None
     return texts
