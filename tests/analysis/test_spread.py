@@ -265,7 +265,7 @@ def process_ids():
 def test_what_is_asked_for_is_found_in_one_visit_to_each_rank(caplog):
     run = DATA / "nccl-rooted"
     found = analyse_with(run, ReadOptions(details=True, workers=0, dask="local"))
-    names = ("idle", "kernels", "mfu", "syncs", "gpus", "shapes")
+    names = ("idle", "mfu", "syncs", "gpus", "shapes")  # not `kernels`, which rests on what ranks said of contention
     with caplog.at_level(logging.INFO, "commtrace.analysis"):
         found.want(*names)
         tables = {name: as_csv(name, found.table(name)) for name in names}
