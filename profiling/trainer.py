@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from ..contract.rank import Keep
 from .base.console.notices import say
@@ -22,6 +22,7 @@ from .errors import RunDirRefusedError, UsageError
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from typing_extensions import Unpack
 
     from .sessions.session import Session
 
@@ -29,6 +30,18 @@ _WARMUP = 1
 _FIRST_WITH_BUCKETS = 2
 # All ranks begin to train at the same time. One whose capture failed must not keep the others for long.
 _PATIENCE = timedelta(seconds=60)
+
+
+class TrainerOptions(TypedDict, total=False):
+    """The options of `TrainerCapture`, as callbacks take them."""
+
+    from_step: int
+    active: int
+    with_stack: bool
+    profile_memory: bool
+    keep: Keep
+    analyse: bool
+    analyse_max_seconds: float
 
 
 class TrainerCapture:
@@ -142,6 +155,17 @@ class TrainerCapture:
         """End the capture of a training that called no `end`: it failed, or its process ended."""
         with suppress(SystemExit, KeyboardInterrupt):  # a signal came meanwhile, and the process is ending anyway
             self.end(getattr(sys, "last_value", None) or SystemExit())
+
+
+class CapturingCallback:
+    """What callbacks of all trainers have in common; comes before the trainer's own class, which it initialises."""
+
+    kind: ClassVar[str]
+    """In the names of run directories."""
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Unpack[TrainerOptions]) -> None:
+        super().__init__()
+        self._capture = TrainerCapture(self.kind, out, **options)
 
 
 def fitted(schedule: Schedule, steps: float | None) -> Schedule:

@@ -59,7 +59,7 @@ class Roots:
         return all(any(each.resolve().is_relative_to(folder) for folder in self.folders) for each in every)
 
     def names(self) -> list[str]:
-        """What the folders hold, as `path` takes it; of each, so many at most."""
+        """The first names in each folder, as `path` takes them."""
         return [name for folder in self.folders for name in _inside(folder)]
 
     def run(self, name: str) -> Analysis:

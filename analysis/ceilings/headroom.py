@@ -59,11 +59,11 @@ def _why_not(row: Row, ranks: int | None, same: pd.DataFrame, sizes: NDArray[np.
     return None
 
 
-def with_ceiling(verdicts: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """Add to verdicts of transfer-bound rows the fraction of the ceiling that they reach."""
-    reached = {tuple(row[key] for key in _KEYS): row["of_ceiling_frac"] for row in records(compared)}
+def with_share(verdicts: pd.DataFrame, bandwidth: pd.DataFrame, column: str, of_what: str) -> pd.DataFrame:
+    """Say in verdicts of transfer-bound rows which fraction `of_what` they reach, by this column of bandwidths."""
+    reached = {tuple(row[key] for key in _KEYS): row[column] for row in records(bandwidth)}
     because = [
-        f"{row['because']}, at {frac:.0%} of the ceiling"
+        f"{row['because']}, at {frac:.0%} of {of_what}"
         if row["verdict"] == "transfer-bound" and (frac := reached.get(tuple(row[key] for key in _KEYS))) is not None
         else row["because"]
         for row in records(verdicts)

@@ -41,7 +41,6 @@ _SYSTEMS: tuple[tuple[str, str, str], ...] = (
 _REDUCING = frozenset({"all_reduce", "reduce_scatter"})
 _MEASURED_DTYPES = ("float16", "bfloat16", "int8")
 """Measured was half, which bfloat16 moves and is reduced as, and int8. It matters only where something is reduced."""
-_KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
 class Curve(NamedTuple):
@@ -167,15 +166,3 @@ def links_are_normal(bandwidth: pd.DataFrame) -> bool:
     is_normal = (bandwidth["of_normal_frac"] >= NORMAL_FROM).fillna(False).astype(bool)
     total = float(times_us.sum())
     return total > 0 and float(times_us[is_normal].sum()) >= _NEARLY_ALL * total
-
-
-def with_normal_share(verdicts: pd.DataFrame, bandwidth: pd.DataFrame) -> pd.DataFrame:
-    """Add to verdicts of transfer-bound rows the fraction of what others reach."""
-    reached = {tuple(row[key] for key in _KEYS): row["of_normal_frac"] for row in records(bandwidth)}
-    because = [
-        f"{row['because']}, at {frac:.0%} of what others get at this size"
-        if row["verdict"] == "transfer-bound" and (frac := reached.get(tuple(row[key] for key in _KEYS))) is not None
-        else row["because"]
-        for row in records(verdicts)
-    ]
-    return verdicts.assign(because=pd.Series(because, index=verdicts.index, dtype="string"))

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from ...contract.recording import RECORDING_SUFFIX
 from ..core.places.place import is_remote, path_named
 from ..errors import AnalysisError
-from ..hang.files import dump_files
+from ..hang.files import DUMPS
 from ..reading.trace_files import is_side_file, trace_files
 from ..recording.shared_files import file_of
 
@@ -99,7 +99,7 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
-        for files_in in (lambda paths: [one.path for one in trace_files(paths).traces], dump_files):
+        for files_in in (lambda paths: [one.path for one in trace_files(paths).traces], DUMPS.named):
             with suppress(AnalysisError):
                 yield from files_in([folder])
         yield from _beside(folder)

@@ -26,7 +26,7 @@ _AS_ON_SCREEN = ("verdicts", "remedies")
 """Tables whose rows the first screen shows: they are made from what that reads, or the two might contradict."""
 
 _OF_DETAILS = ("counters",)
-"""Tables without options of their own that are made of what is read with details only."""
+"""Tables without options of their own for which operators and calls have to be read."""
 
 
 def table_command(name: str) -> Callable[..., None]:

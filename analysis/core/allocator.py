@@ -121,7 +121,7 @@ class Snapshot:
     stacks: Sequence[Sequence[int]]
     """Indices into `frames`, innermost first."""
     settings: Mapping[str, str]
-    """Of the allocator, as far as they are plain values."""
+    """Those of the allocator that are plain values, as texts."""
     notes: Sequence[str] = ()
     kept_bytes: int = 0
     """The memory that it takes, at most."""

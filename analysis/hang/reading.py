@@ -14,7 +14,7 @@ from ..formats.flight_recorder.dump import Dump, listed_ranks, read_dump
 from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
 from ..reading.named_ranks import ranks_of
-from .files import dump_files
+from .files import DUMPS
 
 _LOG = logging.getLogger("commtrace.reading")
 _AT_ONCE = 16
@@ -39,7 +39,7 @@ def read_dumps(
     """
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
     budget = Budget(limit_bytes)
-    files = dump_files(paths)
+    files = DUMPS.named(paths)
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
     results: list[Dump | TraceError] = []
     readers = max(1, min(workers or cores(), len(blocks)))

@@ -25,7 +25,7 @@ from ..reading.trace_files import run_name
 from ..recording.compression import packed_bytes
 from ..run.side_files import rank_file, used_outside
 from ..tables.memory import ALLOCATIONS, DEVICE_MEMORY, FRAGMENTS, MEMORY_STEPS
-from .files import snapshot_files
+from .files import SNAPSHOTS
 
 _LOG = logging.getLogger("commtrace.reading")
 _WORTH_PROCESSES_BYTES = 8 << 20
@@ -74,7 +74,7 @@ def analyse_snapshots(
     1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.
     """
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
-    files = snapshot_files(paths)
+    files = SNAPSHOTS.named(paths)
     is_much = sum(map(packed_bytes, files)) >= _WORTH_PROCESSES_BYTES
     readers = max(1, min(workers or cores(), len(files))) if is_much else 1
     _LOG.info("reading %d snapshots of the allocator, in %d processes", len(files), readers)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import AnalysisError, NoTraces, UnreadableFile
+from ..errors import AnalysisError
 from ..formats.registry import format_named_like
 from ..formats.snapshots.entry import is_pickled, looks_like_snapshot
+from ..reading.files_of_a_kind import FileKind
 from ..reading.trace_files import is_side_file
 
-_HINT = "torch.cuda.memory._dump_snapshot(f'memory_rank_{rank}.pickle') writes one, see docs/capture.md"
-
-
-def snapshot_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and snapshots in the folders named, sorted. Raises NoTraces, UnreadableFile."""
-    files: list[Path] = []
-    for path in paths:
-        try:
-            is_folder = stat.S_ISDIR(path.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError) as err:
-            raise NoTraces(f"{path}: no such file or directory; expected snapshots of torch's allocator") from err
-        except OSError as err:
-            raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-        files += _snapshots_in(path) if is_folder else [path]
-    return list(dict.fromkeys(files))
+SNAPSHOTS = FileKind(
+    "snapshot of torch's memory allocator",
+    "snapshots of torch's allocator",
+    looks_like_snapshot,
+    "torch.cuda.memory._dump_snapshot(f'memory_rank_{rank}.pickle') writes one, see docs/capture.md",
+)
 
 
 def only_snapshots(paths: Sequence[Path]) -> bool:
@@ -35,7 +26,7 @@ def only_snapshots(paths: Sequence[Path]) -> bool:
         if not path.is_dir():
             return looks_like_snapshot(path) or is_pickled(path)
         try:
-            found = set(_snapshots_in(path))
+            found = set(SNAPSHOTS.inside(path))
         except AnalysisError:
             return False
         others = (other.name for other in path.iterdir() if other not in found)
@@ -50,22 +41,7 @@ def snapshots_beside(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             try:
-                found += _snapshots_in(path)
+                found += SNAPSHOTS.inside(path)
             except AnalysisError:
                 continue
-    return found
-
-
-def _snapshots_in(folder: Path) -> list[Path]:
-    """The snapshots in a folder. Raises NoTraces, UnreadableFile."""
-    try:
-        inside = sorted(folder.iterdir())
-        files = [p for p in inside if p.name[0] != "." and not is_side_file(p.name) and p.is_file()]
-    except OSError as err:
-        raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    found = [path for path in files if looks_like_snapshot(path)]
-    if not found:
-        inner = [path.name for path in inside if path.is_dir()]
-        hint = f"did you mean one of its folders ({', '.join(inner[:5])})?" if inner else _HINT
-        raise NoTraces(f"{folder}: holds no snapshot of torch's memory allocator; {hint}")
     return found

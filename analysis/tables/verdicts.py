@@ -170,8 +170,7 @@ def verdicts(
     slowdowns: Later[dict[int, Slowdown]],
 ) -> pd.DataFrame:
     """What limits the run, then every process group, collective and size, in one sentence each."""
-    from ..ceilings.headroom import with_ceiling
-    from ..ceilings.normal import with_normal_share
+    from ..ceilings.headroom import with_share
     from ..metrics.causes.cpu_work import in_idle
     from ..metrics.device.largest_gaps import NO_PLACES
     from ..metrics.roles.table import with_roles
@@ -209,5 +208,6 @@ def verdicts(
         threads=in_idle(breakdown_of_typical_step, counted_threads) if counted_threads else None,
         slowdowns=slowdowns,
     )
-    found = with_roles(with_normal_share(VERDICTS.frame(verdict_rows(measured)), bandwidth), groups)
-    return found if ceiling is None else with_ceiling(verdicts=found, compared=bandwidth_ceiling())
+    others = "what others get at this size"
+    found = with_roles(with_share(VERDICTS.frame(verdict_rows(measured)), bandwidth, "of_normal_frac", others), groups)
+    return found if ceiling is None else with_share(found, bandwidth_ceiling(), "of_ceiling_frac", "the ceiling")

@@ -22,7 +22,7 @@ from ..core.tables.communication import MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
-from ..hang.files import dump_files, looks_like_dumps
+from ..hang.files import DUMPS, looks_like_dumps
 from ..hang.reading import possible_ranks
 from ..reading.executor import Processes, cores, results
 from ..reading.named_ranks import ranks_of
@@ -165,7 +165,7 @@ def timed_dumps(
     """The dumps at `paths`, None if there are none. Options as in `find_hang`. Raises AnalysisError."""
     if not looks_like_dumps(paths):
         return None
-    files = dump_files(paths)
+    files = DUMPS.named(paths)
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
     budget = Budget(limit_bytes)
     readers = max(1, min(workers or cores(), len(files) // _WORTH_A_PROCESS))

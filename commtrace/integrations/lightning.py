@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..contract.rank import Keep
-from ..profiling.base.schedule import ACTIVE, FROM_STEP
-from ..profiling.trainer import TrainerCapture
+from ..profiling.trainer import CapturingCallback
 
 if TYPE_CHECKING or find_spec("lightning") is not None:
     from lightning.pytorch import Callback
@@ -17,7 +14,7 @@ else:
     from pytorch_lightning import Callback  # its name on PyPI before, and still
 
 
-class CommtraceCallback(Callback):  # type: ignore[misc]
+class CommtraceCallback(CapturingCallback, Callback):  # type: ignore[misc]
     """Capture steps of the first training, and print the first screen at its end.
 
         Trainer(devices=8, callbacks=[CommtraceCallback("traces/mine")])
@@ -29,31 +26,8 @@ class CommtraceCallback(Callback):  # type: ignore[misc]
     made, for options that cannot be.
     """
 
-    def __init__(
-        self,
-        out: str | os.PathLike[str] | None = None,
-        *,
-        from_step: int = FROM_STEP,
-        active: int = ACTIVE,
-        with_stack: bool = False,
-        profile_memory: bool = False,
-        keep: Keep = "trace",
-        analyse: bool = True,
-        analyse_max_seconds: float = 60.0,
-    ) -> None:
-        super().__init__()
-        self._steps = 0
-        self._capture = TrainerCapture(
-            "lightning",
-            out,
-            from_step=from_step,
-            active=active,
-            with_stack=with_stack,
-            profile_memory=profile_memory,
-            keep=keep,
-            analyse=analyse,
-            analyse_max_seconds=analyse_max_seconds,
-        )
+    kind = "lightning"
+    _steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin the capture: the process group is there."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from transformers import TrainerCallback
 
-from ..contract.rank import Keep
-from ..profiling.base.schedule import ACTIVE, FROM_STEP
-from ..profiling.trainer import TrainerCapture
+from ..profiling.trainer import CapturingCallback
 
 
-class CommtraceCallback(TrainerCallback):  # type: ignore[misc]
+class CommtraceCallback(CapturingCallback, TrainerCallback):  # type: ignore[misc]
     """Capture steps of the first training, and print the first screen at its end.
 
         Trainer(model, args, train_dataset=rows, callbacks=[CommtraceCallback("traces/mine")])
@@ -27,29 +24,7 @@ class CommtraceCallback(TrainerCallback):  # type: ignore[misc]
     made, for options that cannot be.
     """
 
-    def __init__(
-        self,
-        out: str | os.PathLike[str] | None = None,
-        *,
-        from_step: int = FROM_STEP,
-        active: int = ACTIVE,
-        with_stack: bool = False,
-        profile_memory: bool = False,
-        keep: Keep = "trace",
-        analyse: bool = True,
-        analyse_max_seconds: float = 60.0,
-    ) -> None:
-        self._capture = TrainerCapture(
-            "transformers",
-            out,
-            from_step=from_step,
-            active=active,
-            with_stack=with_stack,
-            profile_memory=profile_memory,
-            keep=keep,
-            analyse=analyse,
-            analyse_max_seconds=analyse_max_seconds,
-        )
+    kind = "transformers"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Begin the capture: the process group is there."""

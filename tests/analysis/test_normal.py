@@ -12,14 +12,8 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, traces_of
 
-from commtrace.analysis.ceilings.normal import (
-    NORMAL_FROM,
-    Machine,
-    links_are_normal,
-    measurements,
-    with_normal,
-    with_normal_share,
-)
+from commtrace.analysis.ceilings.headroom import with_share
+from commtrace.analysis.ceilings.normal import NORMAL_FROM, Machine, links_are_normal, measurements, with_normal
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.show.first_screen import first_screen
@@ -204,8 +198,9 @@ def test_a_verdict_on_transfers_says_the_share():
     verdicts = pd.DataFrame(
         [keys | {"verdict": verdict, "because": "it moves data"} for verdict in ("transfer-bound", "skew-bound")]
     )
-    said = with_normal_share(verdicts, BANDWIDTH.frame([keys | {"calls": 1, "of_normal_frac": 0.714}]))
-    assert said["because"].tolist() == ["it moves data, at 71% of what others get at this size", "it moves data"]
+    bandwidth = BANDWIDTH.frame([keys | {"calls": 1, "of_normal_frac": 0.714}])
+    said = with_share(verdicts, bandwidth, "of_normal_frac", "what others get")
+    assert said["because"].tolist() == ["it moves data, at 71% of what others get", "it moves data"]
 
 
 def run_of(folder, us: float, *, version: str | None = "2.27.3"):

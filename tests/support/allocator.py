@@ -35,10 +35,10 @@ TORCH: Frames = (
     ("__call__", "/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1751),
     ("forward", "/usr/lib/python3/site-packages/torch/nn/modules/linear.py", 125),
 )
-BOTTOM: Frames = (("<module>", "/home/me/train.py", 99),)
+BOTTOM: Frames = (("<module>", "/code/train.py", 99),)
 
 
-def called(name: str, line: int, filename: str = "/home/me/train.py") -> Frames:
+def called(name: str, line: int, filename: str = "/code/train.py") -> Frames:
     """A stack: torch's own code, called from this line, in the main program."""
     return (*TORCH, (name, filename, line), *BOTTOM)
 

@@ -58,7 +58,7 @@ def memory_command(
     executed, or JSON), one per rank: files, or a folder of them.
 
     Of runs it needs traces with allocations: profile_memory=True in torch.profiler, --profile-memory of `commtrace run`
-    and `train`. What blocks are for is told by the phase in which they were allocated, and for how long they were held;
+    and `train`. The phase in which a block was allocated, and how long it was held, tell what it is for;
     what was allocated before the trace is shown as that. A place grows, and may leak, if it holds more after every
     traced step.
 

@@ -271,7 +271,9 @@ def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth])
     held = one.by_place(peak)
     held = {(UNKNOWN_USE, place): (0, 0) for place in growing} | held
     blocks = one.memory.blocks
-    older_blocks = int((blocks.held_at(peak) & (one.category == OLDER)).sum())
+    older = blocks.held_at(peak) & (one.category == OLDER)
+    are_all_known = int(blocks.size_bytes[older].sum()) == sums[OLDER]  # only those that are released later are
+    count_of_older = int(older.sum()) if are_all_known else None
     rows: list[Row] = []
     for (category, place), (size, count) in held.items():
         growth = growing.get(place) if category == UNKNOWN_USE else None
@@ -287,7 +289,7 @@ def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth])
     if sums[OLDER]:
         rows.append({
             "category": OLDER, "region": None, "phase": None, "operator": None, "line": None,
-            "size_bytes": sums[OLDER], "blocks": older_blocks or None, "grows_bytes": None, "steps": None,
+            "size_bytes": sums[OLDER], "blocks": count_of_older, "grows_bytes": None, "steps": None,
         })  # fmt: skip
     whole = max(int(one.memory.allocated_bytes[peak]), 1)
     rows.sort(key=lambda row: (-row["size_bytes"], -(row["grows_bytes"] or 0)))
