@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .analysis.results.opening import analyse as analyze  # noqa: F401 - `__getattr__` has it too
     from .analysis.results.opening import load_run as load_run
     from .analysis.run.run import Run as Run
+    from .analysis.snapshots.analysis import SnapshotAnalysis as SnapshotAnalysis
     from .analysis.snapshots.analysis import analyse_snapshots as analyse_snapshots
     from .analysis.sweeps.analysis import SweepAnalysis as SweepAnalysis
     from .analysis.sweeps.analysis import analyse_sweep as analyse_sweep
