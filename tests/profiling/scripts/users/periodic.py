@@ -27,7 +27,7 @@ def main() -> None:
 
     for step in range(STEPS):
         if KIND == "rollout" and step % PERIOD == 0:
-            generate(3000 if dist.get_rank() == 1 else 1000)
+            generate(900 if dist.get_rank() == 1 else 300)
         optimizer.zero_grad()
         trained(torch.randn(32, 128)).square().mean().backward()
         optimizer.step()
