@@ -12,15 +12,21 @@ PACKAGES = ("analysis", "profiling")
 
 
 @cache
-def modules(package: str) -> dict[str, ast.Module]:
-    """Every module of a package by its dotted name within it, `core.tables` for a folder itself."""
+def paths(package: str) -> dict[str, Path]:
+    """The file of each module of a package by its dotted name within it, `core.tables` for a folder itself."""
     base = ROOT / package
     found = {}
     for path in sorted(base.rglob("*.py")):
         place = path.relative_to(base).with_suffix("")
         parts = place.parts[:-1] if place.name == "__init__" else place.parts
-        found[".".join(parts) or "__init__"] = ast.parse(path.read_text(encoding="utf-8"))
+        found[".".join(parts) or "__init__"] = path
     return found
+
+
+@cache
+def modules(package: str) -> dict[str, ast.Module]:
+    """Every module of a package, parsed: seconds, which no file takes before its tests begin."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in paths(package).items()}
 
 
 def folder_of(package: str, module: str) -> str:

@@ -17,6 +17,7 @@ from source import (
     imported_from_beside,
     imported_from_outside,
     modules,
+    paths,
 )  # fmt: skip
 
 RAW_KEYS = (
@@ -26,7 +27,7 @@ RAW_KEYS = (
     "blocks per SM", "est. achieved occupancy %", "[memory]", "Total Allocated", "Device Type",
     "gpu_memset", "cpu_op", "user_annotation", "thread_name", "record_param_comms",
 )  # fmt: skip
-EVERY_MODULE = [(package, module) for package in PACKAGES for module in modules(package)]
+EVERY_MODULE = [(package, module) for package in PACKAGES for module in paths(package)]
 
 
 def test_every_folder_has_its_layer():
