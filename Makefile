@@ -73,7 +73,7 @@ test: check
 
 # What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
 test-all: test
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone $(shell grep -rl mark.alone tests --include 'test_*.py')
 	$(PYTEST) --durations 25 -m "slow and not alone" $(TESTS)
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
