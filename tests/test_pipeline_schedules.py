@@ -146,7 +146,7 @@ def test_a_heavy_stage_is_said_to_have_more_work(schedule, tmp_path):
     assert "throttled" not in said
     assert "launches its kernels" not in said
     stages = found.pipeline_stages
-    assert f"with equal shares a step gains at most {stages['even_gain_ns'].iloc[0] / 1e6:,.1f} ms" in said
+    assert f"with stages of equal length a step gains at most {stages['even_gain_ns'].iloc[0] / 1e6:,.1f} ms" in said
 
 
 def test_a_stage_that_is_longer_than_most_but_not_than_the_mean_is_not_heavy(tmp_path):

@@ -423,8 +423,10 @@ def _fault_why(fault: Fault) -> str:
         shown = [rank for rank in fault.reasons if excess[rank].whole_ns / 1e6 >= _LEAST_MS]
         why = ", and ".join(f"rank {rank} {late_in_words(fault.reasons[rank])}" for rank in shown or fault.reasons)
     if fault.evened_ms is not None:
+        # Another change than work spread over ranks, whose own stages keep their shares there.
         is_stage = isinstance(fault.reasons[ranks[0]].slow, HeavyStage)
-        why = f"{why}{':' if is_stage else ';'} with equal shares a step gains at most {length(fault.evened_ms)}"
+        how = ": with stages of equal length" if is_stage else "; with equal shares"
+        why = f"{why}{how} a step gains at most {length(fault.evened_ms)}"
     if fault.unexplained_ms is None:
         return why
     longer = f"others wait for up to {length(fault.unexplained_ms)}"
