@@ -73,13 +73,15 @@ class InSteps(NamedTuple):
     unseen_ns: dict[int, int]
 
 
-def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> InSteps:
+def with_steps(
+    activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark], *, on_device: bool = False
+) -> InSteps:
     """Add to the activities of one file their `step`: the ProfilerStep#N annotation around their launch.
 
-    `marks` are annotations, also of batches that were waited for. An activity of a CPU run is its own launch. Without a
-    launch (enqueued before the profiler started), or with one outside every step, the step is NA, as it is while the
-    devices still end work from before the trace. The first activity of a step has `idle_since_ns`, if the devices
-    waited for it.
+    `marks` are annotations, also of batches that were waited for. An activity of a CPU run is its own launch, and so is
+    every one where the device itself marks steps (`on_device`). Without a launch (enqueued before the profiler
+    started), or with one outside every step, the step is NA, as it is while the devices still end work from before the
+    trace. The first activity of a step has `idle_since_ns`, if the devices waited for it.
     """
     import pandas as pd
 
@@ -92,7 +94,8 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable
         launches["correlation"].to_numpy(),
         launches["start_ns"].to_numpy(),
     )
-    if len(activities) and activities["device"].iloc[0] == "cpu":  # no file has activities of a CPU beside a GPU's
+    # No file has activities of a CPU beside a GPU's.
+    if on_device or (len(activities) and activities["device"].iloc[0] == "cpu"):
         times = activities["start_ns"].to_numpy()
     step = steps_at(times, steps)
     start = activities["start_ns"].to_numpy()

@@ -79,6 +79,8 @@ class TraceFormat:
     unread_names: tuple[str, ...] = ()
     """Files from which its own tools make those of the format, as patterns of the shell; and how they do."""
     how_to_make: str | None = None
+    also_written: tuple[str, ...] = ()
+    """Other files that its tools write of the same run, as patterns of the shell: left out beside its own."""
     journals: tuple[str, ...] = ()
     """Endings of files beside one that change what it holds: nothing is kept of a file that has such a one."""
     call_bytes: int | None = None

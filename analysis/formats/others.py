@@ -18,10 +18,7 @@ RPD = (
 _PICKLE = (
     "is a pickle of Python, which no profiler writes as a trace; expected a Kineto trace as torch.profiler exports it"
 )
-_XSPACE = (
-    "is an XSpace (xplane.pb) of JAX or TensorFlow, which is not read; look at it in XProf or TensorBoard, or capture "
-    "with `nsys profile --trace=cuda,nvtx` and export that for commtrace"
-)
+_XSPACE = "is an XSpace of JAX or TensorFlow; name it `<host>.xplane.pb` to have it read with the others of its folder"
 _PERFETTO = (
     "is a trace in Perfetto's protobuf format, which is not read; look at it on https://ui.perfetto.dev, and export "
     "JSON for commtrace: export_chrome_trace('trace.json'), not '.pftrace'"
@@ -52,9 +49,15 @@ def foreign_file(begin: bytes) -> str | None:
         return SNAPSHOT
     if not begin.startswith(_FIRST_FIELD) or _IS_JSON.match(begin):
         return None
-    if any(name in begin[:_NEAR] for name in _PLANES) and b"\x12" in begin[:_NEAR]:
+    if begins_like_xspace(begin):
         return _XSPACE
     return _PERFETTO if _holds_packets(begin) else None
+
+
+def begins_like_xspace(begin: bytes) -> bool:
+    """Whether the first bytes of a file, unpacked, are planes of an XSpace."""
+    is_message = begin.startswith(_FIRST_FIELD) and not _IS_JSON.match(begin)
+    return is_message and b"\x12" in begin[:_NEAR] and any(name in begin[:_NEAR] for name in _PLANES)
 
 
 def begins_like_kineto(begin: bytes) -> bool:

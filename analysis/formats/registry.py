@@ -12,8 +12,9 @@ from .inspector.entry import INSPECTOR
 from .kineto.entry import KINETO
 from .nsight.entry import NSIGHT
 from .recordings.entry import RECORDING
+from .xplane.entry import XPLANE
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, INSPECTOR, KINETO)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, XPLANE, INSPECTOR, KINETO)
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 

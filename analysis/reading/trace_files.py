@@ -175,6 +175,8 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     formats = {path: one for path in inside if (one := format_named_like(path.name))}
+    views = {name for one in formats.values() for name in one.also_written}
+    formats = {path: one for path, one in formats.items() if not any(fnmatchcase(path.name, name) for name in views)}
     plain = _without_recorded([path for path in formats if not _is_stream(path)])
     plain, said_better = _without_less(plain, formats)
     usual = {formats[path] for path in plain if name_parts(path.name)}

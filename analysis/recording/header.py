@@ -30,7 +30,8 @@ class Header(msgspec.Struct, frozen=True):
     Times of events count from `base_ns`, unix time in ns. `repaired_bytes` are not JSON, and were read as they were
     meant. A format that knows no global ranks lists `communicators`, from which the run finds them; from `first_us` to
     `last_us` its calls ended. If not `has_starts`, it says how long calls took, but not when they began, and times only
-    keep their order. If not `runs_python`, its process is known to run another program. `device_bytes` is the memory
+    keep their order. If `steps_on_device`, steps are marked on the device, and work is of the step that it runs in. If
+    not `runs_python`, its process is known to run another program. `device_bytes` is the memory
     of each of the `device_names`, 0 where it is not known; empty in older recordings.
     """
 
@@ -50,3 +51,4 @@ class Header(msgspec.Struct, frozen=True):
     has_starts: bool = True
     runs_python: bool = True
     device_bytes: tuple[int, ...] = ()
+    steps_on_device: bool = False

@@ -1,4 +1,4 @@
-"""Paths of ranks that share a file: `report.sqlite/rank1-pid145` is process 145 in report.sqlite.
+"""Paths of ranks that share a file: `report.sqlite/rank1-pid145` is process 145 in report.sqlite, `-device3` device 3.
 
 Everything that reads names a rank's file by a path. Where one file holds several ranks, the path goes on inside it.
 """
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-_NAME = re.compile(r"rank(?P<rank>[0-9]{1,7})(?:of(?P<world>[0-9]{1,8}))?-pid(?P<pid>[0-9]{1,10})")
+_NAME = re.compile(r"rank(?P<rank>[0-9]{1,7})(?:of(?P<world>[0-9]{1,8}))?-(?P<what>pid|device)(?P<number>[0-9]{1,10})")
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 
 
@@ -20,16 +20,17 @@ def rank_in_name(name: str) -> int | None:
 
 
 class SharedRank(NamedTuple):
-    """A rank in a shared file: its process there, and the number of ranks of its job, if known."""
+    """A rank in a shared file: its process or device there, and the number of ranks of its job, if known."""
 
     rank: int
     world_size: int | None
-    pid: int
+    number: int
+    what: str = "pid"
 
     def in_file(self, path: Path) -> Path:
         """The path of this rank in the file."""
         world = "" if self.world_size is None else f"of{self.world_size}"
-        return path / f"rank{self.rank}{world}-pid{self.pid}"
+        return path / f"rank{self.rank}{world}-{self.what}{self.number}"
 
 
 def shared_rank(path: Path) -> SharedRank | None:
@@ -37,7 +38,8 @@ def shared_rank(path: Path) -> SharedRank | None:
     match = _NAME.fullmatch(path.name)
     if match is None or path.parent.is_dir():
         return None
-    return SharedRank(int(match["rank"]), None if match["world"] is None else int(match["world"]), int(match["pid"]))
+    world = None if match["world"] is None else int(match["world"])
+    return SharedRank(int(match["rank"]), world, int(match["number"]), match["what"])
 
 
 def file_of(path: Path) -> Path:
@@ -48,3 +50,9 @@ def file_of(path: Path) -> Path:
 def file_name(path: Path) -> str:
     """The name of a trace for people: that of its file, and of a rank in it."""
     return path.name if shared_rank(path) is None else f"{path.parent.name}/{path.name}"
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """A sort key that puts `node2` before `node10`."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -53,7 +53,7 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
 def with_activities(file: TraceFile) -> TraceFile:
     """Add what ran to the file, each activity in its step."""
     marks = ((row["name"], row["start_ns"], row["dur_ns"]) for row in file.annotation_rows)
-    ran, unseen_ns = with_steps(cpu_activities(file), file.launches, marks)
+    ran, unseen_ns = with_steps(cpu_activities(file), file.launches, marks, on_device=file.header.steps_on_device)
     return replace(file, ran=ran, unseen_ns=unseen_ns)
 
 

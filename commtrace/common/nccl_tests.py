@@ -13,6 +13,8 @@ from functools import lru_cache
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv", "peer_copy"})
+PERMUTE = "collective_permute"
+"""XLA's: each rank sends to one other at most, and receives from one. nccl-tests has sendrecv, which does that."""
 # No rank can finish one of these before all ranks have arrived.
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
@@ -40,6 +42,7 @@ _COLLECTIVES = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
     "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "send": "send",
     "recv": "recv", "barrier": "barrier", "allreducebarrier": "barrier", "peercopy": "peer_copy",
+    "collectivepermute": PERMUTE,
 }  # fmt: skip
 _DECORATION = re.compile(r"(_into)?_tensor|_base|_coalesced|_oop|_sparse|_?any_?source")
 
@@ -62,7 +65,7 @@ def bus_factor(collective: str, group_size: int) -> float:
         return 2 * (group_size - 1) / group_size
     if collective in _SHARED_OUT:
         return (group_size - 1) / group_size
-    if collective in ROOTED or collective in POINT_TO_POINT:  # one link carries every byte once
+    if collective in ROOTED | POINT_TO_POINT | {PERMUTE}:  # one link carries every byte once
         return 1.0
     raise NoFormula(f"{collective}: nccl-tests has no bus bandwidth for it; known are all_reduce, all_gather, "
                     "reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, recv")  # fmt: skip
@@ -82,7 +85,7 @@ def size_elems(collective: str, in_elems: int, out_elems: int) -> int:
         return in_elems
     if collective == "all_to_all":
         return max(in_elems, out_elems)
-    if collective in ("all_reduce", "broadcast", "reduce", "barrier") or collective in POINT_TO_POINT:
+    if collective in ("all_reduce", "broadcast", "reduce", "barrier", PERMUTE) or collective in POINT_TO_POINT:
         return in_elems
     raise NoFormula(f"{collective}: no rule for its size")
 

@@ -9,22 +9,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from protobufs import integer, message
 
 from commtrace.analysis.formats.others import foreign_file
 from commtrace.cli import main
-
-
-def varint(value: int) -> bytes:
-    low = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
-    return bytes([each | 128 for each in low[:-1]] + [low[-1]])
-
-
-def message(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def integer(number: int, value: int) -> bytes:
-    return varint(number << 3) + varint(value)
 
 
 def perfetto(drawn: random.Random, packets: int = 50) -> bytes:
@@ -40,16 +28,6 @@ def perfetto(drawn: random.Random, packets: int = 50) -> bytes:
     return message(1, begin) + b"".join(message(1, event) for _ in range(packets))
 
 
-def xspace(drawn: random.Random) -> bytes:
-    """Planes of an XSpace: id, name and lines."""
-    names = drawn.sample([b"/host:CPU", b"/host:metadata", b"/device:GPU:0", b"/device:TPU:0", b"Task Environment"], 3)
-    planes = (
-        message(1, (integer(1, n) if drawn.random() < 0.5 else b"") + message(2, name) + message(3, bytes(500)))
-        for n, name in enumerate(names, 1)
-    )
-    return b"".join(planes)
-
-
 def snapshot(drawn: random.Random) -> bytes:
     blocks = [{"size": drawn.randint(1, 2**30), "state": "active_allocated", "frames": []} for _ in range(30)]
     content = {"segments": [{"device": 0, "address": 7, "blocks": blocks}], "device_traces": [[]]}
@@ -58,7 +36,6 @@ def snapshot(drawn: random.Random) -> bytes:
 
 SAID = {
     perfetto: ("is a trace in Perfetto's protobuf format", "export_chrome_trace('trace.json')"),
-    xspace: ("is an XSpace (xplane.pb) of JAX or TensorFlow", "nsys profile"),
     snapshot: ("is a snapshot of torch's memory allocator", "https://pytorch.org/memory_viz"),
 }
 

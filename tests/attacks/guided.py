@@ -45,6 +45,8 @@ def targets(folder: Path) -> dict[str, Target]:
     from commtrace.analysis.formats.nsight.reader import read_nsight
     from commtrace.analysis.formats.recordings.content import MAGIC
     from commtrace.analysis.formats.recordings.reader import read_recording
+    from commtrace.analysis.formats.xplane.ranks import devices_as_ranks
+    from commtrace.analysis.formats.xplane.reader import read_xplane
     from commtrace.analysis.recording.checks import is_consistent
     from commtrace.analysis.recording.options import ReadOptions
     from commtrace.analysis.recording.recording import RawTrace
@@ -107,6 +109,10 @@ def targets(folder: Path) -> dict[str, Target]:
             return False
         return all(read_whole(rank, read_nsight) is not None for rank in ranks)
 
+    def xplane(content: bytes) -> bool:
+        path = written("node00.xplane.pb", content)
+        return all(read_whole(rank, read_xplane) is not None for rank in devices_as_ranks([path]).paths)
+
     def side_files(content: bytes) -> bool:
         path = written("rank_0.meta.json", content)
         (folder / "training").mkdir(exist_ok=True)
@@ -120,11 +126,12 @@ def targets(folder: Path) -> dict[str, Target]:
         "dumps": dumps,
         "inspector": inspector,
         "nsight": nsight,
+        "xplane": xplane,
         "side-files": side_files,
     }
 
 
-READERS = ("kineto", "recordings", "dumps", "inspector", "nsight", "side-files")
+READERS = ("kineto", "recordings", "dumps", "inspector", "nsight", "xplane", "side-files")
 
 
 def corpus(reader: str) -> list[Path]:

@@ -7,7 +7,6 @@ variables or names give, in them processes by their GPUs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +21,7 @@ from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind
 from ...errors import MixedJobs, TraceError
 from ...recording.options import ReadOptions, RunFacts
-from ...recording.shared_files import SharedRank, rank_in_name
+from ...recording.shared_files import SharedRank, natural_order, rank_in_name
 from ..format import RanksInFiles
 from . import session
 from .database import Database
@@ -171,13 +170,7 @@ def _in_order(exports: Sequence[Export]) -> list[Export]:
     """Sort by the ranks of the starting processes if these differ, else by name."""
     if _launchers_differ(exports):
         return sorted(exports, key=lambda export: export.rank or 0)
-    return sorted(exports, key=_by_name)
-
-
-def _by_name(export: Export) -> list[tuple[int, str]]:
-    """A sort key that puts `node2` before `node10`."""
-    parts = re.split(r"([0-9]+)", export.path.name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return sorted(exports, key=lambda export: natural_order(export.path.name))
 
 
 def _check_one_run(exports: Sequence[Export]) -> None:

@@ -56,7 +56,7 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
             raise NotATrace(
                 f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"
             )
-        pid = _only_process(path, database) if shared is None else shared.pid
+        pid = _only_process(path, database) if shared is None else shared.number
         return _trace(file, ExportTables(database, options, pid), options, shared)
 
 
