@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SNAPSHOT = (
     "is a snapshot of torch's memory allocator, which shows neither kernels nor collectives; `commtrace memory` reads "
@@ -19,9 +19,26 @@ _PICKLE = (
     "is a pickle of Python, which no profiler writes as a trace; expected a Kineto trace as torch.profiler exports it"
 )
 _XSPACE = "is an XSpace of JAX or TensorFlow; name it `<host>.xplane.pb` to have it read with the others of its folder"
-_PERFETTO = (
-    "is a trace in Perfetto's protobuf format, which is not read; look at it on https://ui.perfetto.dev, and export "
-    "JSON for commtrace: export_chrome_trace('trace.json'), not '.pftrace'"
+_PERFETTO = "is a trace in Perfetto's format; name it `....pftrace` to have it read if torch wrote it"
+_ZIP = (
+    "is a zip archive, which is not read as it is; unpack it into a folder with python3 -m zipfile -e ARCHIVE FOLDER, "
+    "and give that"
+)
+_TAR = "is a tar archive, which is not read as it is; unpack it into a folder with tar -xf, and give that"
+_ROCPROF = (
+    "is a CSV table of rocprof, which has no calls of a CPU and no collectives; capture with torch.profiler, which "
+    "traces AMD GPUs as well"
+)
+_CHAKRA = (
+    "is a Chakra execution trace, from which simulators work and which says what waits for what rather than when; give "
+    "the Kineto trace that it was made from"
+)
+_IS_ROCPROF = re.compile(
+    rb'\s*"?(?:Kind"?,"?(?:Agent_Id|Domain|Operation)|Domain"?,"?Function|Index"?,"?KernelName|Name"?,"?Calls"?,"?Total|'
+    rb'BeginNs"?,|Agent_Id"?,|Dispatch_ID"?,|Correlation_Id"?,)'
+)
+_IS_CHAKRA = re.compile(
+    rb'[\x05-\x7f]\x0a[\x03-\x10][0-9]+\.[0-9]+\.[0-9]|\s*\{\s*"(?:schema|version)"\s*:\s*"[^"]*chakra', re.I
 )
 _IS_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT_KEYS = (b"segments", b"device_traces")
@@ -47,11 +64,14 @@ def foreign_file(begin: bytes) -> str | None:
         return SNAPSHOT if any(key in begin[:_NEAR] for key in _SNAPSHOT_KEYS) else _PICKLE
     if _IS_JSON_SNAPSHOT.match(begin):
         return SNAPSHOT
+    for said, is_so in _BY_BEGIN:
+        if is_so(begin):
+            return said
     if not begin.startswith(_FIRST_FIELD) or _IS_JSON.match(begin):
         return None
     if begins_like_xspace(begin):
         return _XSPACE
-    return _PERFETTO if _holds_packets(begin) else None
+    return _PERFETTO if begins_like_perfetto(begin) else None
 
 
 def begins_like_xspace(begin: bytes) -> bool:
@@ -60,13 +80,23 @@ def begins_like_xspace(begin: bytes) -> bool:
     return is_message and b"\x12" in begin[:_NEAR] and any(name in begin[:_NEAR] for name in _PLANES)
 
 
+_BY_BEGIN: tuple[tuple[str, Callable[[bytes], object]], ...] = (
+    (_ZIP, lambda begin: begin.startswith((b"PK\x03\x04", b"PK\x05\x06"))),
+    (_TAR, lambda begin: begin[257:262] == b"ustar"),
+    (_ROCPROF, _IS_ROCPROF.match),
+    (_CHAKRA, _IS_CHAKRA.match),
+)
+
+
 def begins_like_kineto(begin: bytes) -> bool:
     """Whether JSON with these first bytes is a trace of Kineto rather than another file of torch."""
     return any(key in begin for key in _KINETO_KEYS)
 
 
-def _holds_packets(begin: bytes) -> bool:
+def begins_like_perfetto(begin: bytes) -> bool:
     """Whether the bytes are packets of Perfetto one behind the other, each with fields that a packet has."""
+    if not begin.startswith(_FIRST_FIELD) or _IS_JSON.match(begin) or begins_like_xspace(begin):
+        return False
     return all(begin[at : at + 1] == _FIRST_FIELD and _is_packet(begin, at + 1) for at in _packets(begin))
 
 

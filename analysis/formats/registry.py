@@ -11,10 +11,11 @@ from .format import TraceFormat
 from .inspector.entry import INSPECTOR
 from .kineto.entry import KINETO
 from .nsight.entry import NSIGHT
+from .pftrace.entry import PFTRACE
 from .recordings.entry import RECORDING
 from .xplane.entry import XPLANE
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, XPLANE, INSPECTOR, KINETO)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, XPLANE, PFTRACE, INSPECTOR, KINETO)
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 

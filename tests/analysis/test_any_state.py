@@ -165,11 +165,11 @@ class _Stream(io.TextIOWrapper):
 
 DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda text: b"", "is empty"),
-    "one byte": (lambda text: b"{", "neither JSON nor gzip"),
-    "one byte of gzip": (lambda text: b"\x1f", "neither JSON nor gzip"),
+    "one byte": (lambda text: b"{", "holds no JSON"),
+    "one byte of gzip": (lambda text: b"\x1f", "holds no JSON"),
     "two bytes of gzip": (lambda text: b"\x1f\x8b", "gzip that ends early"),
     "zstd": (lambda text: b"\x28\xb5\x2f\xfd" + text, "packed with zstd"),
-    "UTF-16": (lambda text: text.decode().encode("utf-16"), "neither JSON nor gzip"),
+    "UTF-16": (lambda text: text.decode().encode("utf-16"), "holds no JSON"),
     "garbage in front": (lambda text: b"log: " + text, "is not JSON at byte 0"),
     "garbage behind": (lambda text: text + b"garbage", "is not JSON at byte [0-9,]+, behind its {events} events"),
     "a second document": (lambda text: text + text, '"traceEvents" more than once|is not JSON'),

@@ -183,8 +183,8 @@ def test_malformed_events_are_damaged(tmp_path):
     [
         (b"", "is empty"),
         (b" \n\n", "is empty"),
-        (b"hello", "neither JSON nor gzip"),
-        (b"\x00\x01\x02binary", "neither JSON nor gzip"),
+        (b"hello", "holds no JSON"),
+        (b"\x00\x01\x02binary", "holds no JSON"),
         (b'{"a": [1, 2]}', "traceEvents"),
         (b'"a string"', "something else"),
         (b'{"traceEvents": {"a": 1}}', "traceEvents"),

@@ -269,8 +269,8 @@ def test_an_empty_folder(capsys, tmp_path, command):
     [
         (b"", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty"),
-        (b"not json", "neither JSON nor gzip"),
-        (b"\x89PNG\r\n\x1a\n\x00", "neither JSON nor gzip"),
+        (b"not json", "holds no JSON"),
+        (b"\x89PNG\r\n\x1a\n\x00", "holds no JSON"),
         (b"\x1f\x8bnot really gzip", "damaged"),
         (b'{"loss": [1, 2]}', "is JSON but not a Kineto trace"),
         (b"[1, 2, 3]", ""),

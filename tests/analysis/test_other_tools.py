@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
 import random
 import sqlite3
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
-from protobufs import integer, message
+from protobufs import integer, message, varint
 
 from commtrace.analysis.formats.others import foreign_file
 from commtrace.cli import main
@@ -34,8 +37,43 @@ def snapshot(drawn: random.Random) -> bytes:
     return pickle.dumps(content, protocol=drawn.choice([2, 3, 4, 5]))
 
 
+def zipped(drawn: random.Random) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("rank0.json", "x" * drawn.randint(1, 900))
+    return file.getvalue()
+
+
+def tarred(drawn: random.Random) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        entry = tarfile.TarInfo("rank0.json")
+        entry.size = drawn.randint(1, 900)
+        archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+    return file.getvalue()
+
+
+def rocprof(drawn: random.Random) -> bytes:
+    heads = [
+        '"Kind","Agent_Id","Queue_Id","Kernel_Name"',
+        "Index,KernelName,gpu-id",
+        '"Name","Calls","TotalDurationNs"',
+    ]
+    return (drawn.choice(heads) + "\n" + "1,2,3\n" * 9).encode()
+
+
+def chakra(drawn: random.Random) -> bytes:
+    metadata = message(1, f"0.0.{drawn.randint(1, 9)}") + message(2, message(1, "rank") + integer(3, 1))
+    node = integer(1, 7) + message(2, "ncclDevKernel") + integer(3, 7)
+    return varint(len(metadata)) + metadata + (varint(len(node)) + node) * 20
+
+
 SAID = {
-    perfetto: ("is a trace in Perfetto's protobuf format", "export_chrome_trace('trace.json')"),
+    perfetto: ("in Perfetto's format",),
+    zipped: ("is a zip archive", "python3 -m zipfile -e"),
+    tarred: ("is a tar archive", "tar -xf"),
+    rocprof: ("is a CSV table of rocprof", "torch.profiler"),
+    chakra: ("is a Chakra execution trace", "Kineto trace"),
     snapshot: ("is a snapshot of torch's memory allocator", "https://pytorch.org/memory_viz"),
 }
 

@@ -43,6 +43,7 @@ def targets(folder: Path) -> dict[str, Target]:
     from commtrace.analysis.formats.kineto.reader import read_kineto
     from commtrace.analysis.formats.nsight.ranks import ranks_in
     from commtrace.analysis.formats.nsight.reader import read_nsight
+    from commtrace.analysis.formats.pftrace.reader import read_pftrace
     from commtrace.analysis.formats.recordings.content import MAGIC
     from commtrace.analysis.formats.recordings.reader import read_recording
     from commtrace.analysis.formats.xplane.ranks import devices_as_ranks
@@ -113,6 +114,9 @@ def targets(folder: Path) -> dict[str, Target]:
         path = written("node00.xplane.pb", content)
         return all(read_whole(rank, read_xplane) is not None for rank in devices_as_ranks([path]).paths)
 
+    def pftrace(content: bytes) -> bool:
+        return read_whole(written("rank0.pftrace", content), read_pftrace) is not None
+
     def side_files(content: bytes) -> bool:
         path = written("rank_0.meta.json", content)
         (folder / "training").mkdir(exist_ok=True)
@@ -127,11 +131,12 @@ def targets(folder: Path) -> dict[str, Target]:
         "inspector": inspector,
         "nsight": nsight,
         "xplane": xplane,
+        "pftrace": pftrace,
         "side-files": side_files,
     }
 
 
-READERS = ("kineto", "recordings", "dumps", "inspector", "nsight", "xplane", "side-files")
+READERS = ("kineto", "recordings", "dumps", "inspector", "nsight", "xplane", "pftrace", "side-files")
 
 
 def corpus(reader: str) -> list[Path]:

@@ -26,6 +26,7 @@ from ...core.markers import COPIES, DETAILS, STEERING
 from ...core.tables.events import EVENT_SORTS
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
+from ...recording.header import Header
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import (
     Annotation,
@@ -74,6 +75,7 @@ from .scan import picked
 from .stream import NEAR_BYTES, Batch, EventStream, Pick, Surrounding, of_several_writers
 
 _LOG = logging.getLogger("commtrace.reading")
+_AT_ONCE = 4096
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _OF_KERNELS = (*KERNEL_CATEGORIES, MTIA_ACTIVITIES)
@@ -138,6 +140,23 @@ def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
         raise Indivisible(f"{path}: its parts do not tell all")
     check_device(path, events, around)
     trace = raw_trace(events, header(path, around), Extent(around.file_bytes), details=options.details)
+    trace.notes = notes_on_unread(path, events)
+    return trace
+
+
+def read_texts(path: Path, texts: Sequence[bytes], known: Header, file_bytes: int, options: ReadOptions) -> RawTrace:
+    """What events of another format say, given as Kineto would write them. Raises DamagedTrace, TooLarge."""
+    reading = _Reading(path, options, with_operators=True)
+    for begin in range(0, len(texts), _AT_ONCE):
+        some = texts[begin : begin + _AT_ONCE]
+        try:
+            reading.add(sorted_texts(some, every_call=options.details))
+        except MalformedEvent as err:
+            near = err.text[:80].decode("utf-8", "replace")
+            raise DamagedTrace(f"{path}: an event is not as torch writes it: {err}: {near!r}") from err
+        reading.budget.check(f"{path}: its events", reading.needed_bytes)
+    events = reading.result()
+    trace = raw_trace(events, known, Extent(file_bytes), details=options.details)
     trace.notes = notes_on_unread(path, events)
     return trace
 

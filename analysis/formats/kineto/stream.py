@@ -393,7 +393,7 @@ def _why_no_trace(document: bytes) -> str:
     try:
         content = msgspec.json.decode(document)
     except NO_JSON as err:
-        return f"is neither JSON nor gzip ({err}); expected a Kineto trace as torch.profiler exports it"
+        return f"holds no JSON, packed with gzip or not ({err}); expected a Kineto trace as torch.profiler exports it"
     if (tool := _other_tool(document)) is not None:
         return tool
     if isinstance(content, dict) and "nodes" in content and "schema" in content:

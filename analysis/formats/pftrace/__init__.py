@@ -1,0 +1,1 @@
+"""Read traces of torch 2.14 and later in Perfetto's format (`.pftrace`)."""
