@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import markers
 from ..metrics.memory.categories import UNKNOWN_USE
+from ..metrics.memory.held import memory_of
 from ..metrics.memory.table import CATEGORY_COLUMNS
 from ..metrics.periods import START_UP_STEPS, Period
 
@@ -101,21 +102,20 @@ def _devices(stepped: pd.DataFrame) -> pd.Series[int]:
     return stepped[["step", "rank", "device"]].drop_duplicates().groupby("step").size()
 
 
-def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:
-    """Largest allocation in each step on the device with the most, in bytes; empty if not known.
+def peak_memory(memory_events: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:
+    """Largest allocation in each step on the device with the most, with what it began with; empty if not known.
 
-    GPUs count, or the CPU if there are none.
+    In bytes. GPUs count, or the CPU if there are none.
     """
-    on_gpu = memory[memory["device"] != "cpu"]
-    known = (on_gpu if len(on_gpu) else memory).dropna(subset="allocated_bytes")
+    on_gpu = memory_events[memory_events["device"] != "cpu"]
+    known = (on_gpu if len(on_gpu) else memory_events).dropna(subset="allocated_bytes")
     marks = _marks(annotations)
     peaks: dict[int, int] = {}
-    for (rank, cycle), of_rank in known.groupby(["rank", "cycle"]):
-        here = marks[(marks["rank"] == rank) & (marks["cycle"] == cycle)]
+    for memory in memory_of(known):
+        here = marks[(marks["rank"] == memory.rank) & (marks["cycle"] == memory.cycle)]
         for step, start, dur in zip(here["step"], here["start_ns"], here["dur_ns"], strict=True):
-            inside = of_rank[(of_rank["time_ns"] >= start) & (of_rank["time_ns"] < start + dur)]["allocated_bytes"]
-            if len(inside):
-                peaks[step] = max(peaks.get(step, 0), int(inside.max()))
+            most = memory.allocated_at(memory.peak_within(memory.event_at(start - 1), memory.event_at(start + dur)))
+            peaks[step] = max(peaks.get(step, 0), most)
     return pd.Series(peaks, dtype="float64").sort_index()
 
 

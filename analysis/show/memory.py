@@ -12,8 +12,8 @@ from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..errors import UnknownTable
 from ..metrics.memory.categories import OLDER
-from ..metrics.memory.growth import LEAST_STEPS
-from ..metrics.memory.table import CATEGORY_COLUMNS, TOO_FEW_STEPS
+from ..metrics.memory.rounds import CYCLE, LEAST_ROUNDS, PART, STEP
+from ..metrics.memory.table import CATEGORY_COLUMNS, NO_STEPS, TOO_FEW_STEPS
 from ..metrics.regions.nesting import without_numbers
 from ..render.fitting import shortened, shortened_path
 from ..render.people import styled, wrapped
@@ -35,6 +35,9 @@ class MemoryTables(Protocol):
 _WIDEST, _NARROWEST = 100, 60
 _BAR = 24
 _MOST_PLACES, _LEAST_REGION = 8, 12
+_PER = {STEP: "per step", CYCLE: "per forward and backward pass", PART: "in an eighth of the recorded time"}
+_ROUND_NAMES = {STEP: "step", CYCLE: "pass", PART: "part"}
+"""What growth is told by, by the words of `grows_per`."""
 _SHOWN_FROM = 0.0005
 """Of the peak: parts that would be shown as 0.0% say nothing."""
 _STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
@@ -107,7 +110,7 @@ def _lines(analysis: MemoryTables, screen: Screen, width: int) -> Iterator[str]:
             yield styled(title, "bold", screen)
             yield from found
     notes = [(note, row["rank"]) for row in rows for note in (row["note"] or "").split("; ") if note]
-    notes = [each for each in notes if each[0] != TOO_FEW_STEPS]  # which stands above
+    notes = [each for each in notes if each[0] not in (TOO_FEW_STEPS, NO_STEPS)]  # which stand above
     if notes:
         yield ""
     for note in dict(notes):
@@ -230,6 +233,8 @@ def _when(row: Row) -> Iterator[str | None]:
 
 
 def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
+    if not _has_totals(row):  # parts of an unknown whole
+        return
     whole = max(row["peak_allocated_bytes"], 1)
     mark = "#" if screen.ascii_only else "\u2588"
     for category, size in categories_at_peak(row):
@@ -241,7 +246,8 @@ def _categories(row: Row, screen: Screen, width: int) -> Iterator[str]:
 def _places(analysis: MemoryTables, row: Row, screen: Screen, width: int) -> Iterator[str]:
     table = records(analysis.table("allocations"))
     own = [one for one in table if (one["rank"], one["device"]) == (row["rank"], row["device"])]
-    held = [one for one in _alike(own) if one["share_frac"] >= _SHOWN_FROM and one["category"] != OLDER]
+    known = [one for one in own if one["share_frac"] is not None and one["category"] != OLDER]
+    held = [one for one in _alike(known) if one["share_frac"] >= _SHOWN_FROM]
     shown = held if screen.everything else held[:_MOST_PLACES]
     for one in shown:
         amount = f"{bytes_text(one['size_bytes']):>10} {one['share_frac']:>7.1%}"
@@ -291,9 +297,11 @@ def growth_in_words(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
     `rows` are those of all devices.
     """
     first = row["line"] or row["region"] or row["operator"] or row["phase"] or "outside of all operators"
+    times = counted(row["of_steps"], _ROUND_NAMES[row["grows_per"]])
+    grew = f"in each of {times}" if row["steps"] == row["of_steps"] else f"in {row['steps']} of {times}"
     return (
-        f"{_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} per step: {first}",
-        f"{place_in_words(row)}; in each of {row['steps']} steps, a leak if that goes on",
+        f"{_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} {_PER[row['grows_per']]}: {first}",
+        f"{place_in_words(row)}; {grew}, a leak if that goes on",
     )
 
 
@@ -317,13 +325,15 @@ def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterato
     for row in rows:
         if row["grows_bytes"] and (row["rank"], row["device"]) not in placed:
             grows = bytes_text(row["grows_bytes"])
-            yield f"  {_who(row, rows)} grows by {grows} per step; where, its trace does not say"
+            yield f"  {_who(row, rows)} grows by {grows} {_PER[row['grows_per']]}; where, its trace does not say"
     for row in rows:
         room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
-        if row["grows_bytes"] and room > 0 and _has_totals(row):
+        if row["grows_bytes"] and room > 0 and _has_totals(row) and row["grows_per"] == STEP:
             yield f"  {_who(row, rows)} is full in about {counted(int(room // row['grows_bytes']), 'more step')}"
     told = [row for row in rows if row["grows_bytes"] is not None]
     if told and not any(row["grows_bytes"] for row in told):
-        yield "  nothing that adds up: no place holds more after every step"
+        yield "  nothing that adds up: no place holds more and more"
+    elif not told and any(NO_STEPS in (row["note"] or "") for row in rows):
+        yield "  not known: no steps are marked; call profiler.step() in the loop"
     elif not told:
-        yield f"  not known: that takes {LEAST_STEPS} traced steps"
+        yield f"  not known: that takes {LEAST_ROUNDS} traced steps"

@@ -23,6 +23,10 @@ _LINE = (
     "string",
     "first line of your own code on the stack; of traces with stacks, where your innermost function begins; else NA",
 )
+_GROWS_PER = (
+    "string",
+    "in what: step; without marked steps, cycle: from one backward pass to the next; else part: an eighth of the time",
+)
 _BY_CATEGORY = {
     "parameters_bytes": ("Int64", "allocated outside of steps, held through one, and as large as a gradient"),
     "gradients_bytes": ("Int64", "allocated in a backward pass and held beyond it"),
@@ -31,7 +35,7 @@ _BY_CATEGORY = {
     "temporaries_bytes": ("Int64", "released in the phase in which they were allocated"),
     "communication_buffers_bytes": ("Int64", "allocated by an operator that hands a collective over"),
     "unknown_bytes": ("Int64", "held through a step or to the end, and nothing says what for"),
-    "before_the_trace_bytes": ("Int64", "allocated before the first event: what for is in no trace"),
+    "before_the_trace_bytes": ("Int64", "allocated before the first event: what for is in no trace; NA without totals"),
 }
 _NO_EVENTS = (
     "no allocation was recorded; capture with profile_memory=True, in torch.profiler.profile or as "
@@ -65,8 +69,9 @@ DEVICE_MEMORY = Schema("memory", "rank and device: at the peak of its allocated 
     "collective_bytes": ("Int64", "its size S"),
     **_BY_CATEGORY,
     "grows_bytes": (
-        "Int64", "by how much what is allocated grows in each step; 0 if not in each, NA if steps are too few to tell"
+        "Int64", "by how much what is allocated grows, on average; 0 if nothing adds up, NA if too little was recorded"
     ),
+    "grows_per": _GROWS_PER,
     "note": ("string", "why something is NA"),
     "partial": PARTIAL,
 })  # fmt: skip
@@ -75,7 +80,9 @@ MEMORY_STEPS = Schema("memory_steps", "rank, device and step: at the peak of its
     "rank": RANK,
     "device": _DEVICE,
     "step": STEP_NUMBER,
-    "peak_allocated_bytes": ("int64", "most that is allocated in the step, with what it began with"),
+    "peak_allocated_bytes": (
+        "int64", "most that is allocated in the step, with what it began with; without totals, above what was before"
+    ),
     "peak_reserved_bytes": ("Int64", "most that the allocator holds in the step; NA where that is not recorded"),
     "end_allocated_bytes": ("int64", "allocated when the step ends"),
     "region": _REGION,
@@ -94,10 +101,12 @@ ALLOCATIONS = Schema("allocations", "rank, device, category and place of allocat
     "operator": _OPERATOR,
     "line": _LINE,
     "size_bytes": ("int64", "held at the peak of the device"),
-    "share_frac": ("float64", "size_bytes / all that is allocated then"),
+    "share_frac": ("Float64", "size_bytes / all that is allocated then; NA where totals are not recorded"),
     "blocks": ("Int64", "number of blocks; NA of those before the trace, where it is not known"),
-    "grows_bytes": ("Int64", "leak: by how much what is held grows here in each step; NA where it does not"),
-    "steps": ("Int64", "steps in which it grew: all that were traced"),
+    "grows_bytes": ("Int64", "leak: by how much what is held grows here, on average; NA where it does not"),
+    "grows_per": _GROWS_PER,
+    "steps": ("Int64", "steps, cycles or parts in which it grew"),
+    "of_steps": ("Int64", "of so many in all"),
     "partial": PARTIAL,
 })  # fmt: skip
 
@@ -164,8 +173,8 @@ def nearly_full(
     none_measured=_NO_EVENTS,
     shown=(
         "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "cached_bytes", "step",
-        "region", "phase", "operator", "line", "collective", "collective_bytes", *_BY_CATEGORY, "grows_bytes", "note",
-        "partial",
+        "region", "phase", "operator", "line", "collective", "collective_bytes", *_BY_CATEGORY, "grows_bytes",
+        "grows_per", "note", "partial",
     ),
     narrow=(
         "rank", "device", "peak_allocated_bytes", "peak_reserved_bytes", "step", "region", "activations_bytes",
@@ -173,7 +182,9 @@ def nearly_full(
         "cached_bytes", "operator", "collective", "grows_bytes",
     ),
     below="note",
-    optional=("region", "phase", "operator", "line", "collective", "collective_bytes", "note", *_BY_CATEGORY),
+    optional=(
+        "region", "phase", "operator", "line", "collective", "collective_bytes", "grows_per", "note", *_BY_CATEGORY
+    ),
 )  # fmt: skip
 def memory(
     memory_rows: MemoryRows, gpu_bytes: Mapping[int, Sequence[int]], outside_bytes: Mapping[tuple[int, str], int]
@@ -222,10 +233,10 @@ def memory_steps(memory_rows: MemoryRows) -> pd.DataFrame:
     none_measured=f"{_NO_EVENTS}; torch 1.9 and older record no addresses",
     shown=(
         "rank", "device", "category", "region", "phase", "operator", "line", "size_bytes", "share_frac", "blocks",
-        "grows_bytes", "steps", "partial",
+        "grows_bytes", "grows_per", "steps", "of_steps", "partial",
     ),
     narrow=("rank", "device", "category", "region", "operator", "size_bytes", "share_frac", "grows_bytes", "line"),
-    optional=("region", "phase", "operator", "line", "grows_bytes", "steps"),
+    optional=("region", "phase", "operator", "line", "grows_bytes", "grows_per", "steps", "of_steps"),
 )  # fmt: skip
 def allocations(memory_rows: MemoryRows) -> pd.DataFrame:
     """One row per rank, device, category and place: what is held at the peak, and what grows. Needs `details`."""

@@ -1,4 +1,4 @@
-"""Communication cost of each step, as scalars for TensorBoard."""
+"""Communication cost and peak memory of each step, as scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _TIMES = {
     "exposed_wait_ms": "exposed_wait_ns",
     "exposed_transfer_ms": "exposed_transfer_ns",
 }
+_PEAKS = {"peak_allocated_gb": "peak_allocated_bytes", "peak_reserved_gb": "peak_reserved_bytes"}
 
 
 class Scalar(NamedTuple):
@@ -37,7 +38,7 @@ class Scalar(NamedTuple):
 
 
 def step_scalars(analysis: Analysis) -> list[Scalar]:
-    """Times of each step as median and maximum over devices, and bus bandwidth of each collective.
+    """Times and peak memory of each step as median and maximum over devices, and bus bandwidth of each collective.
 
     Raises NothingMeasured where no steps are marked.
     """
@@ -46,16 +47,29 @@ def step_scalars(analysis: Analysis) -> list[Scalar]:
         raise NothingMeasured(f"{analysis.run.name}: no steps are marked; call profiler.step() after each")
     marked = analysis.run.activities.dropna(subset=["step"])
     began_s = marked.groupby("step")["start_ns"].min() / 1e9
-    scalars = [*_times(steps), *_bandwidths(analysis)]
-    return [Scalar(tag, step, float(began_s[step]), value) for tag, step, value in sorted(scalars)]
+    scalars = [*_times(steps), *_bandwidths(analysis), *_memory(analysis.table("memory_steps"))]
+    return [
+        Scalar(tag, step, float(began_s[step]), value) for tag, step, value in sorted(scalars) if step in began_s.index
+    ]
 
 
 def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
     for name, column in _TIMES.items():
-        by_step = (steps[column].astype("Float64") / 1e6).groupby(steps["step"])
-        for over, values in (("median", by_step.median()), ("max", by_step.max())):
-            known = values.dropna()
-            yield from ((f"{name}/{over}", int(step), float(known[step])) for step in known.index)
+        yield from _over_devices(name, steps["step"], steps[column].astype("Float64") / 1e6)
+
+
+def _memory(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
+    """Yield the peaks of GPUs, where totals were recorded: the CPU's own leave out what is older than the capture."""
+    known = steps[(steps["device"] != "cpu") & steps["peak_reserved_bytes"].notna()]
+    for name, column in _PEAKS.items():
+        yield from _over_devices(name, known["step"], known[column].astype("Float64") / 1e9)
+
+
+def _over_devices(name: str, steps: pd.Series[int], values: pd.Series[float]) -> Iterator[tuple[str, int, float]]:
+    by_step = values.groupby(steps)
+    for over, of_step in (("median", by_step.median()), ("max", by_step.max())):
+        known = of_step.dropna()
+        yield from ((f"{name}/{over}", int(step), float(known[step])) for step in known.index)
 
 
 def _bandwidths(analysis: Analysis) -> Iterator[tuple[str, int, float]]:

@@ -116,9 +116,8 @@ def test_without_steps_growth_is_by_time(tmp_path, without):
             for key in without:
                 del entry[key]
         write(content, folder / f"memory_rank_{rank}.pickle")
-    first, second = records(analyse_snapshots([folder]).memory)
-    assert "grows" not in first["note"]
-    assert "train.py:31 grows through the whole history" in second["note"]
+    [row] = [row for row in records(analyse_snapshots([folder]).allocations) if row["grows_bytes"]]
+    assert (row["rank"], row["line"], row["grows_per"]) == (1, "train.py:31", "cycle")
 
 
 @given(seed=st.integers(0, 1 << 32))

@@ -75,8 +75,8 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
     """Write an event file that TensorBoard shows under Scalars, beside the curves of the training.
 
     The curves show, by step, its length, exposed communication, waiting and transfer in ms, each as the median and the
-    maximum over all devices, and the bus bandwidth of each collective in GB/s. They replace those that this command
-    wrote before.
+    maximum over all devices, and the bus bandwidth of each collective in GB/s; of traces with allocations also the
+    peaks of allocated and reserved memory in GB. They replace those that this command wrote before.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
     if output is None and not (len(runs) == 1 and runs[0].is_dir()):
         raise typer.BadParameter("is needed where RUN is not one folder", param_hint="--output")
     folder = output or runs[0]
-    analysis = analysis_of(runs, reading)
+    analysis = analysis_to_show(runs, reading)
     from ...tensorboard.scalars import SUFFIX, event_file, step_scalars
 
     scalars = step_scalars(analysis)

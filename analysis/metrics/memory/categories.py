@@ -11,18 +11,17 @@ torch/profiler/_memory_profiler.py, `Category`, which needs stacks and shapes, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import markers
-from ...core.steps import NO_STEP, Mark
-from ..clocks.frame import Flags, Ints
+from ...core.steps import NO_STEP
+from ..clocks.frame import Flags
 from ..regions.nesting import BACKWARD, RECOMPUTE
 from .held import BEFORE, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward
+from .rounds import STEP, Rounds, segments
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
@@ -31,8 +30,8 @@ BLOCK_CATEGORIES = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, TEMPORARIES, COMM
 """What blocks are for, in the order in which people look for it. The last one was allocated before the first event."""
 
 
-def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -> NDArray[Any]:
-    """The category of each block, one of BLOCK_CATEGORIES; what the source knows counts. `marks` are those of steps.
+def categories_of(memory: DeviceMemory, places: Places, passes: Rounds) -> NDArray[Any]:
+    """The category of each block, one of BLOCK_CATEGORIES; what the source knows counts. `passes` are steps or cycles.
 
     Where it is not known by the end for how long a block is held, it is `unknown`.
     """
@@ -45,9 +44,9 @@ def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -
     outlives = blocks.freed == events
     end = np.minimum(blocks.freed, events - 1)
     phase = places.phase[begin]
-    segment = _segments(places)
+    segment, _ = segments(places)
     same = segment[begin] == segment[end]
-    covers = held_through_a_step(memory, marks)
+    covers = held_through_one(memory, passes)
     into_backward = np.cumsum(is_backward(places.phase))[end] > np.cumsum(is_backward(places.phase))[begin]
 
     forward = ~is_backward(phase) & (phase != OPTIMIZER)
@@ -60,7 +59,7 @@ def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -
     optimizer = phase == OPTIMIZER
     category[optimizer & ~outlives & ~covers] = TEMPORARIES
     category[optimizer & ~same & (outlives | covers)] = STATE
-    category[_like_parameters(memory, places, known & forward & covers, category == GRADIENTS)] = PARAMETERS
+    category[_like_parameters(memory, places, passes, known & forward & covers, category == GRADIENTS)] = PARAMETERS
     category[places.is_communicating[begin]] = COMMUNICATION_BUFFERS
     category[~known] = OLDER
     told = blocks.category != None  # noqa: E711 - of each
@@ -68,39 +67,23 @@ def categories_of(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -
     return category
 
 
-def _segments(places: Places) -> Ints:
-    """The number of the phase that each event is in: these follow each other, recomputation within a backward pass.
-
-    Threads beside that of the steps and autograd's, such as those of gloo, are in no phase of their own.
-    """
-    alike = np.where(places.phase == RECOMPUTE, BACKWARD, places.phase)
-    last = np.maximum.accumulate(np.where(places.is_main, np.arange(len(alike)), 0))
-    alike = alike[last]
-    return np.append(0, np.cumsum(alike[1:] != alike[:-1]))[: len(alike)]
-
-
-def held_through_a_step(memory: DeviceMemory, marks: Sequence[Mark]) -> Flags:
-    """Whether each block is held from the beginning of some step to its end, at least."""
+def held_through_one(memory: DeviceMemory, passes: Rounds) -> Flags:
+    """Whether each block is held from the beginning of some step or cycle to its end, at least."""
     blocks = memory.blocks
     covers = np.zeros(len(blocks), dtype=bool)
-    for start_event, end_event in step_events(memory, marks).values():
+    for start_event, end_event in passes.bounds:
         covers |= (blocks.allocated <= start_event) & (blocks.freed > end_event)
     return covers
 
 
-def step_events(memory: DeviceMemory, marks: Sequence[Mark]) -> dict[int, tuple[int, int]]:
-    """The last event before each step began, and the last one in it; by the number of the step, ascending."""
-    found = {}
-    for name, start, dur in marks:
-        if name.startswith(markers.PROFILER_STEP):
-            number = int(name.removeprefix(markers.PROFILER_STEP))
-            found[number] = memory.event_at(start - 1), memory.event_at(start + dur)
-    return dict(sorted(found.items()))
+def _like_parameters(memory: DeviceMemory, places: Places, passes: Rounds, may_be: Flags, gradients: Flags) -> Flags:
+    """Which blocks from outside of all steps are as large as a gradient: each parameter has one of its size.
 
-
-def _like_parameters(memory: DeviceMemory, places: Places, may_be: Flags, gradients: Flags) -> Flags:
-    """Which blocks from outside of all steps are as large as a gradient: each parameter has one of its size."""
+    Where no steps are marked, those from before the end of the first backward pass.
+    """
     outside = places.step[np.maximum(memory.blocks.allocated, 0)] == NO_STEP
+    if passes.per != STEP and passes.bounds:
+        outside &= memory.blocks.allocated <= passes.bounds[0][1]
     sizes = memory.blocks.size_bytes
     found: Flags = may_be & outside & np.isin(sizes, np.unique(sizes[gradients]))
     return found

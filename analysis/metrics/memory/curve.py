@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from ...core.schema import Row
 from ...core.steps import Mark
 from ..clocks.frame import Ints
-from .categories import BLOCK_CATEGORIES, OLDER, step_events
+from .categories import BLOCK_CATEGORIES, OLDER
 from .held import BEFORE, DeviceMemory
+from .rounds import step_events
 
 _MOST_POINTS = 160
 """Of a step: more are not told apart in a picture."""
@@ -28,7 +29,7 @@ def curve_of_step(memory: DeviceMemory, category: NDArray[Any], marks: Sequence[
     if events is None or events[1] == BEFORE or not memory.knows_blocks or not memory.counts_all or not began:
         return []
     first, last = max(events[0], 0), events[1]
-    peak = first + int(np.argmax(memory.allocated_bytes[first : last + 1]))
+    peak = memory.peak_within(first, last)
     points = np.unique(np.append(np.linspace(first, last, min(_MOST_POINTS, last - first + 1)).astype(np.int64), peak))
     held = _by_category(memory, category)[:, points]
     held[BLOCK_CATEGORIES.index(OLDER)] += memory.allocated_bytes[points] - held.sum(axis=0)

@@ -22,7 +22,7 @@ from ..clocks.frame import Flags, Ints
 NOT_RECORDED = -(2**63)
 """A time, a thread or a number of bytes that is not known."""
 BEFORE = -1
-"""The moment at which a block was allocated that is older than what was recorded."""
+"""The moment before the first event; that at which a block was allocated that is older than what was recorded."""
 
 _Texts = NDArray[Any]
 """Texts, None where one is not known: of dtype object."""
@@ -35,11 +35,13 @@ class Blocks:
     A block is held from the event `allocated` on, BEFORE where that was not recorded, until the event `freed`, which is
     the number of events where it outlived them. `thread` called the allocator, NOT_RECORDED where that is not known.
     Where the source knows it, `line` is the first line of the user's own code (`train.py:31`), and `category` what the
-    block is for, one of `categories.BLOCK_CATEGORIES`.
+    block is for, one of `categories.BLOCK_CATEGORIES`. `alike_bytes` are sizes that can be compared between blocks:
+    where only some are known exactly, those that all would have if none were.
     """
 
     address: Ints
     size_bytes: Ints
+    alike_bytes: Ints
     allocated: Ints
     freed: Ints
     thread: Ints
@@ -53,6 +55,7 @@ class Blocks:
         allocated: Ints,
         freed: Ints,
         *,
+        alike_bytes: Ints | None = None,
         address: Ints | None = None,
         thread: Ints | None = None,
         line: _Texts | None = None,
@@ -63,7 +66,8 @@ class Blocks:
         numbers = (np.full(blocks, NOT_RECORDED) if one is None else one for one in (address, thread))
         texts = (np.full(blocks, None, dtype=object) if one is None else one for one in (line, category))
         known_address, known_thread = numbers
-        return cls(known_address, size_bytes, allocated, freed, known_thread, *texts)
+        alike = size_bytes if alike_bytes is None else alike_bytes
+        return cls(known_address, size_bytes, alike, allocated, freed, known_thread, *texts)
 
     @classmethod
     def none(cls) -> Blocks:
@@ -86,9 +90,9 @@ class DeviceMemory:
     `time_ns` is when each happened, on the clock of the rank's trace, NOT_RECORDED if that is not known;
     `allocated_bytes` and `reserved_bytes` are the totals from then on: what is in use, and what the allocator holds
     with its cache, NOT_RECORDED likewise. The first event found `found_bytes` allocated. Where no totals are recorded,
-    `allocated_bytes` counts from what was held before the first event, and `counts_all` is false. `thread` called the
-    allocator. `blocks` are those whose lives are known, none if their addresses are not (`knows_blocks`): what else is
-    allocated is older than the first event. `device_bytes` is all the memory that the device has.
+    it and `allocated_bytes` count from what was held before the first event, and `counts_all` is false. `thread` called
+    the allocator. `blocks` are those whose lives are known, none if their addresses are not (`knows_blocks`): what else
+    is allocated is older than the first event. `device_bytes` is all the memory that the device has.
     """
 
     rank: int
@@ -116,8 +120,19 @@ class DeviceMemory:
 
     @property
     def peak(self) -> int:
-        """The event from which on most is allocated; the first of several."""
-        return int(np.argmax(self.allocated_bytes))
+        """The event from which on most is allocated, BEFORE if it is what the first one found; the first of several."""
+        return self.peak_within(BEFORE, self.events - 1)
+
+    def peak_within(self, first: int, last: int) -> int:
+        """The first of these moments, both included, from which on most is allocated."""
+        later = self.allocated_bytes[first + 1 : last + 1]
+        if not len(later) or later.max() <= self.allocated_at(first):
+            return first
+        return first + 1 + int(np.argmax(later))
+
+    def allocated_at(self, event: int) -> int:
+        """What is allocated once this event has happened; BEFORE the first one, what it found."""
+        return self.found_bytes if event == BEFORE else int(self.allocated_bytes[event])
 
     @property
     def peak_reserved_bytes(self) -> int | None:
@@ -126,9 +141,14 @@ class DeviceMemory:
         return None if most == NOT_RECORDED else most
 
     def reserved_at(self, event: int) -> int | None:
-        """What the allocator holds from this event on; None where that is not recorded."""
-        reserved = int(self.reserved_bytes[event])
+        """What the allocator holds from this event on; None where that is not recorded, as BEFORE the first one."""
+        reserved = NOT_RECORDED if event == BEFORE else int(self.reserved_bytes[event])
         return None if reserved == NOT_RECORDED else reserved
+
+    def time_at(self, event: int) -> int | None:
+        """When this event was; None where that is not known, as BEFORE the first one."""
+        time_ns = NOT_RECORDED if event == BEFORE else int(self.time_ns[event])
+        return None if time_ns == NOT_RECORDED else time_ns
 
     def older_bytes(self, event: int) -> int | None:
         """What is allocated once this event has happened, and in none of the known blocks: it is older than the events.
@@ -137,7 +157,7 @@ class DeviceMemory:
         """
         if not self.counts_all:
             return None
-        return int(self.allocated_bytes[event]) - int(self.blocks.size_bytes[self.blocks.held_at(event)].sum())
+        return self.allocated_at(event) - int(self.blocks.size_bytes[self.blocks.held_at(event)].sum())
 
     def event_at(self, time_ns: int) -> int:
         """The last event at this time or before, BEFORE where there is none; of memory whose times are known."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,17 +19,14 @@ from ...core.steps import Mark, steps_at
 from ..regions.nesting import DIRECT
 from .categories import COMMUNICATION_BUFFERS, GRADIENTS, STATE, UNKNOWN_USE
 from .fragments import fragments_at
-from .growth import growth_of_places, place_codes
 from .held import BEFORE, NOT_RECORDED, Blocks, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward, nowhere
-from .replayed import Lives, Replayed, undone
+from .replayed import Lives, Replayed, rounded, undone
 from .stacks import Told, told_by_stacks
 from .table import ExplainedMemory
 
 _BACKENDS = (*markers.OF_BACKENDS, markers.GLOO_MARK)
 """How the spans of collectives begin."""
-_WINDOWS = 8
-"""Equal parts of a history without steps; what grows does so in each of them."""
 
 
 class SnapshotMemory(NamedTuple):
@@ -87,6 +83,7 @@ def _blocks(lives: Lives, told: Sequence[Told]) -> Blocks:
         lives.size_bytes[used],
         np.where(older, BEFORE, lives.allocated[used] + 1),
         lives.requested_free[used] + 1,
+        alike_bytes=np.array([rounded(request) for request in lives.requested_bytes[used].tolist()], dtype=np.int64),
         address=lives.address[used],
         line=_objects([one.line for one in stacks]),
         category=_objects(category),
@@ -196,7 +193,7 @@ def fragment_row(one: SnapshotMemory) -> Row:
 
 
 def notes_on_snapshot(one: SnapshotMemory) -> list[str]:
-    """What a reader of the numbers has to know: how sizes are known, what the history lacks, and what grows."""
+    """What a reader of the numbers has to know: how sizes are known, and what the history lacks."""
     memory, known = one.explained.memory, one.replayed
     lives, peak = known.lives, memory.peak
     held = (lives.allocated < peak) & (peak <= lives.requested_free) & (lives.requested_free >= 0)
@@ -206,26 +203,4 @@ def notes_on_snapshot(one: SnapshotMemory) -> list[str]:
         notes = [f"{rounded:,} of {counted(int(held.sum()), 'block')} count as requested, rounded up to 512"]
     if known.contradictions:
         notes.append(f"{counted(known.contradictions, 'record')} of the history contradict others")
-    notes += [f"{place} grows through the whole history, by {grown:,} bytes: a leak?" for place, grown in _grows(one)]
     return notes
-
-
-def _grows(one: SnapshotMemory) -> list[tuple[str, int]]:
-    """Lines of code that hold more in each part of a history without steps, and by how much in all."""
-    memory, places, marks = one.explained.memory, one.explained.places, one.explained.marks
-    if marks or memory.events <= _WINDOWS:
-        return []
-    times = np.arange(memory.events) if memory.time_ns[0] == NOT_RECORDED else memory.time_ns
-    begin, whole = int(times[0]), int(times[-1] - times[0])
-    edges = [begin + whole * part // _WINDOWS for part in range(_WINDOWS + 1)]
-    windows = [
-        (f"{markers.PROFILER_STEP}{part}", edges[part] + 1, edges[part + 1] - edges[part] - 1)
-        for part in range(_WINDOWS)
-    ]
-    timed = replace(memory, time_ns=times)
-    codes, distinct = place_codes(timed, places)
-    grown = growth_of_places(timed, codes, len(distinct), windows)
-    return [
-        (distinct[code].line or "a place that no stack names", growth.per_step_bytes * (_WINDOWS - 1))
-        for code, growth in grown.items()
-    ]

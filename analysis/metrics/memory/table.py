@@ -16,16 +16,18 @@ from ...core.steps import NO_STEP, Mark
 from ..clocks.frame import Ints
 from ..device.idle import HostTables
 from ..regions.nesting import NOT_LAUNCHED
-from .categories import BLOCK_CATEGORIES, OLDER, UNKNOWN_USE, categories_of, step_events
+from .categories import BLOCK_CATEGORIES, OLDER, UNKNOWN_USE, categories_of
 from .curve import curve_of_step
-from .growth import LEAST_STEPS, AllocatedAt, Growth, growing_blocks, growth_in_all, growth_of_places, place_codes
+from .growth import AllocatedAt, Growth, growing_blocks, growth_in_all, growth_of_places, place_codes
 from .held import BEFORE, NOT_RECORDED, DeviceMemory, memory_of
 from .places import PHASE_NAMES, CpuProgram, Places
+from .rounds import LEAST_ROUNDS, PART, STEP, Rounds, growth_rounds, passes, step_events
 
 CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in BLOCK_CATEGORIES}
 """The column of each category: `optimizer_state_bytes`."""
 
-TOO_FEW_STEPS = f"steps are too few to tell whether anything adds up, which takes {LEAST_STEPS}"
+TOO_FEW_STEPS = f"steps are too few to tell whether anything adds up, which takes {LEAST_ROUNDS}"
+NO_STEPS = "no steps are marked, so it is not known whether anything adds up; call profiler.step() in the loop"
 
 PlaceNames = tuple[str | None, str | None, str | None, str | None]
 """Region, phase, operator and line of code, as tables show them."""
@@ -44,30 +46,38 @@ class ExplainedMemory:
         return place_codes(self.memory, self.places)
 
     @cached_property
+    def rounds(self) -> Rounds:
+        """The steps, or what stands for them, by which growth is told."""
+        return growth_rounds(self.memory, self.places, self.marks)
+
+    @cached_property
     def growth(self) -> dict[int, Growth]:
         """What grows, by the number of its place."""
         codes, distinct = self._codes
-        return growth_of_places(self.memory, codes, len(distinct), self.marks)
+        return growth_of_places(self.memory, codes, len(distinct), self.rounds)
 
     @cached_property
     def category(self) -> NDArray[Any]:
         """What each block is for. What a growing place leaves behind is for nothing that is known."""
-        category = categories_of(self.memory, self.places, self.marks)
+        category = categories_of(self.memory, self.places, passes(self.memory, self.places, self.marks))
         if self.growth:
             category[growing_blocks(self.memory, self._codes[0], self.growth)] = UNKNOWN_USE
         return category
 
-    def by_category(self, event: int) -> dict[str, int] | None:
-        """Bytes allocated once this event has happened, by category; they add up. None where blocks are not known."""
+    def by_category(self, event: int) -> dict[str, int | None] | None:
+        """Bytes allocated once this event has happened, by category; they add up. None where blocks are not known.
+
+        Of what is older than the trace, None where totals were not recorded.
+        """
         memory = self.memory
         older = memory.older_bytes(event)
-        if not memory.knows_blocks or older is None:
+        if not memory.knows_blocks:
             return None
         held = memory.blocks.held_at(event)
         codes = pd.Categorical(self.category[held], BLOCK_CATEGORIES).codes
         sums = np.bincount(codes, memory.blocks.size_bytes[held], len(BLOCK_CATEGORIES)).astype(np.int64).tolist()
         found = dict(zip(BLOCK_CATEGORIES, sums, strict=True))
-        return found | {OLDER: found[OLDER] + older}
+        return {**found, OLDER: None if older is None else found[OLDER] + older}
 
     def by_place(self, event: int) -> dict[tuple[str, PlaceNames], tuple[int, int]]:
         """Bytes and number of the known blocks held once this event has happened, by category and place."""
@@ -92,7 +102,9 @@ class ExplainedMemory:
         return region, PHASE_NAMES[place.phase], place.operator, place.line
 
     def where(self, event: int) -> Row:
-        """Step, region, phase, operator and line of an event."""
+        """Step, region, phase, operator and line of an event; BEFORE the first one, none is known."""
+        if event == BEFORE:
+            return dict.fromkeys(("step", "region", "phase", "operator", "line"))
         places = self.places
         at = AllocatedAt(
             int(places.region[event]), int(places.phase[event]), places.operator[event], places.line[event]
@@ -141,56 +153,65 @@ def rows_of_memory(explained: Iterable[ExplainedMemory], calls: pd.DataFrame) ->
     rows = MemoryRows([], [], [], [])
     for (rank, device), cycles in of_device.items():
         key = {"rank": rank, "device": device}
-        most = max(cycles, key=lambda one: one.memory.allocated_bytes[one.memory.peak])
-        growing = _growing_in_all(cycles)
-        rows.devices.append(key | _peak_row(most, cycles, growing, calls))
+        most = max(cycles, key=lambda one: one.memory.allocated_at(one.memory.peak))
+        growing, per = _growing_in_all(cycles)
+        rows.devices.append(key | _peak_row(most, cycles, growing, per, calls))
         if (step := rows.devices[-1]["step"]) is not None:
             rows.curves.append(
                 key | {"step": step, "points": curve_of_step(most.memory, most.category, most.marks, step)}
             )
-        rows.places.extend(key | row for row in _allocation_rows(most, growing))
+        rows.places.extend(key | row for row in _allocation_rows(most, growing, per))
         rows.steps.extend(key | row for one in cycles for row in _step_rows(one))
     return rows
 
 
 def _peak_row(
-    most: ExplainedMemory, cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growth], calls: pd.DataFrame
+    most: ExplainedMemory,
+    cycles: Sequence[ExplainedMemory],
+    growing: Mapping[PlaceNames, Growth],
+    per: str | None,
+    calls: pd.DataFrame,
 ) -> Row:
     memory = most.memory
     peak = memory.peak
-    allocated, reserved = int(memory.allocated_bytes[peak]), memory.reserved_at(peak)
+    allocated, reserved, time_ns = memory.allocated_at(peak), memory.reserved_at(peak), memory.time_at(peak)
     has_cache = memory.counts_all and reserved is not None and reserved >= allocated
     most_reserved = [one.memory.peak_reserved_bytes for one in cycles]
     known_reserved = [value for value in most_reserved if value is not None]
+    grows_bytes = _grows(cycles, growing, per)
     return {
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": max(known_reserved, default=None),
         "cached_bytes": (reserved or 0) - allocated if has_cache else None,
-        "peak_ns": None if memory.time_ns[peak] == NOT_RECORDED else int(memory.time_ns[peak]),
+        "peak_ns": time_ns,
         **most.where(peak),
-        **_in_flight(calls, memory, int(memory.time_ns[peak])),
+        **_in_flight(calls, memory, time_ns),
         **_categories(most, peak),
-        "grows_bytes": _grows(cycles, growing),
-        "note": "; ".join(_notes(most)) or None,
+        "grows_bytes": grows_bytes,
+        "grows_per": None if grows_bytes is None else per,
+        "note": "; ".join(_notes(most, knows_growth=grows_bytes is not None)) or None,
     }
 
 
-def _grows(cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growth]) -> int | None:
-    """What grows in a step, of all places together; of all that is allocated where places are not known.
+def _grows(cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growth], per: str | None) -> int | None:
+    """What grows in a round, of all places together; of all that is allocated where places are not known.
 
-    0 if nothing does, None where too few steps are marked to tell.
+    0 if nothing does, None where it cannot be told: too few steps are marked, or none at all and nothing grows in
+    equal parts of the time, which a leak does only if each has a step in it.
     """
-    told = [one for one in cycles if len(step_events(one.memory, one.marks)) >= LEAST_STEPS]
+    told = [one for one in cycles if one.rounds.tell_growth and one.rounds.per == per]
     if not told:
         return None
     if all(one.memory.knows_blocks for one in told):
-        return sum(growth.per_step_bytes for growth in growing.values())
-    grown = [growth_in_all(one.memory, one.marks) for one in told]
-    return min(0 if growth is None else growth.per_step_bytes for growth in grown)
+        grows = sum(growth.per_round_bytes for growth in growing.values())
+    else:
+        grown = [growth_in_all(one.memory, one.rounds) for one in told]
+        grows = min(0 if growth is None else growth.per_round_bytes for growth in grown)
+    return grows if grows or per != PART else None
 
 
 def _categories(one: ExplainedMemory, event: int) -> Row:
-    sums: Mapping[str, int | None] | None = one.by_category(event)
+    sums = one.by_category(event)
     if sums is None:
         return dict.fromkeys(CATEGORY_COLUMNS.values())
     if one.memory.counts_since_capture and not sums[OLDER]:
@@ -198,23 +219,25 @@ def _categories(one: ExplainedMemory, event: int) -> Row:
     return {column: sums[category] for category, column in CATEGORY_COLUMNS.items()}
 
 
-def _notes(one: ExplainedMemory) -> Iterator[str]:
+def _notes(one: ExplainedMemory, *, knows_growth: bool) -> Iterator[str]:
     memory = one.memory
     if memory.counts_since_capture:
         yield "of the CPU, torch counts only what is allocated after the capture began"
     elif not memory.counts_all:
         yield "totals were not recorded: bytes are those above what was allocated when the trace began"
+    if memory.peak == BEFORE:
+        yield "most was allocated when the trace began: it may have been more before"
     if not memory.knows_blocks:
         yield "addresses were not recorded (torch 1.9 and older), so it is not known what is held at the peak"
-    if len(step_events(memory, one.marks)) < LEAST_STEPS:
-        yield TOO_FEW_STEPS
+    if not knows_growth:
+        yield TOO_FEW_STEPS if one.rounds.per == STEP else NO_STEPS
 
 
-def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
+def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int | None) -> Row:
     """The largest collective that had been issued by then and had not ended."""
     nothing: Row = {"collective": None, "collective_bytes": None}
     own = calls[(calls["rank"] == memory.rank) & (calls["cycle"] == memory.cycle)]
-    if not len(own):
+    if not len(own) or time_ns is None:
         return nothing
     start = own["start_ns"].to_numpy(dtype=np.int64)
     issued = own["issue_ns"].to_numpy(dtype=np.int64, na_value=NOT_RECORDED)
@@ -231,38 +254,41 @@ def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int) -> Row:
 
 
 def _step_rows(one: ExplainedMemory) -> Iterator[Row]:
-    """Yield the peak of each step: what it began with counts, too."""
+    """Yield the peak of each step: what it began with counts, too, which is known of a step without events as well."""
     memory = one.memory
     for step, (before, last) in step_events(memory, one.marks).items():
-        if last == BEFORE:
-            continue
-        first = max(before, 0)
-        peak = first + int(np.argmax(memory.allocated_bytes[first : last + 1]))
-        reserved = int(memory.reserved_bytes[first : last + 1].max())
+        peak = memory.peak_within(before, last)
+        reserved = int(memory.reserved_bytes[max(before, 0) : last + 1].max(initial=NOT_RECORDED))
         where = one.where(peak)
         yield {
             "step": step,
-            "peak_allocated_bytes": int(memory.allocated_bytes[peak]),
+            "peak_allocated_bytes": memory.allocated_at(peak),
             "peak_reserved_bytes": None if reserved == NOT_RECORDED else reserved,
-            "end_allocated_bytes": int(memory.allocated_bytes[last]),
+            "end_allocated_bytes": memory.allocated_at(last),
             **{name: where[name] for name in ("region", "phase", "operator")},
             **_categories(one, peak),
         }
 
 
-def _growing_in_all(cycles: Sequence[ExplainedMemory]) -> Mapping[PlaceNames, Growth]:
-    """What grows in each cycle that has enough steps to tell."""
-    told = [one.growing() for one in cycles if len(step_events(one.memory, one.marks)) >= LEAST_STEPS]
+def _growing_in_all(cycles: Sequence[ExplainedMemory]) -> tuple[Mapping[PlaceNames, Growth], str | None]:
+    """What grows in each cycle that has enough rounds to tell, and what those are; None if there are none."""
+    per = next((one.rounds.per for one in cycles if one.rounds.tell_growth), None)
+    told = [one.growing() for one in cycles if one.rounds.tell_growth and one.rounds.per == per]
     if not told:
-        return {}
-    return {
-        place: Growth(min(each[place].per_step_bytes for each in told), sum(each[place].steps for each in told))
+        return {}, None
+    growing = {
+        place: Growth(
+            min(each[place].per_round_bytes for each in told),
+            sum(each[place].grew for each in told),
+            sum(each[place].rounds for each in told),
+        )
         for place in told[0]
         if all(place in each for each in told)
     }
+    return growing, per
 
 
-def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth]) -> list[Row]:
+def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth], per: str | None) -> list[Row]:
     """What is held at the peak, the largest first, and what grows, whether or not it is held then."""
     peak = one.memory.peak
     sums = one.by_category(peak)
@@ -272,7 +298,7 @@ def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth])
     held = {(UNKNOWN_USE, place): (0, 0) for place in growing} | held
     blocks = one.memory.blocks
     older = blocks.held_at(peak) & (one.category == OLDER)
-    are_all_known = int(blocks.size_bytes[older].sum()) == sums[OLDER]  # only those that are released later are
+    are_all_known = int(blocks.size_bytes[older].sum()) == sums[OLDER]  # else only those that are released later are
     count_of_older = int(older.sum()) if are_all_known else None
     rows: list[Row] = []
     for (category, place), (size, count) in held.items():
@@ -283,14 +309,17 @@ def _allocation_rows(one: ExplainedMemory, growing: Mapping[PlaceNames, Growth])
             **names,
             "size_bytes": size,
             "blocks": count,
-            "grows_bytes": None if growth is None else growth.per_step_bytes,
-            "steps": None if growth is None else growth.steps,
+            "grows_bytes": None if growth is None else growth.per_round_bytes,
+            "grows_per": None if growth is None else per,
+            "steps": None if growth is None else growth.grew,
+            "of_steps": None if growth is None else growth.rounds,
         })  # fmt: skip
     if sums[OLDER]:
         rows.append({
             "category": OLDER, "region": None, "phase": None, "operator": None, "line": None,
-            "size_bytes": sums[OLDER], "blocks": count_of_older, "grows_bytes": None, "steps": None,
+            "size_bytes": sums[OLDER], "blocks": count_of_older, "grows_bytes": None, "grows_per": None, "steps": None,
+            "of_steps": None,
         })  # fmt: skip
-    whole = max(int(one.memory.allocated_bytes[peak]), 1)
+    whole = max(one.memory.allocated_at(peak), 1) if one.memory.counts_all else None
     rows.sort(key=lambda row: (-row["size_bytes"], -(row["grows_bytes"] or 0)))
-    return [row | {"share_frac": row["size_bytes"] / whole} for row in rows]
+    return [row | {"share_frac": whole and row["size_bytes"] / whole} for row in rows]
