@@ -19,7 +19,7 @@ from .core.tables import (
     training,
 )
 from .core.tables.columns import NO_REGIONS, NO_SHAPES_RECORDED
-from .tables.memory import FRAGMENTS
+from .tables.memory import BATCH_MEMORY, FRAGMENTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +116,16 @@ _ENTRIES = (
             "largest_free_bytes", "largest_request_bytes", "failed_request_bytes", "device_free_bytes", "active_bytes",
         ),
         optional=("failed_request_bytes", "device_free_bytes"),
+    ),
+    TableEntry(
+        BATCH_MEMORY,
+        Topic.memory,
+        "The largest batch that each device has memory for, from runs with different ones.",
+        "memory-batches.md#the-largest-batch",
+        of=InputKind.batches,
+        command="memory --by batch",
+        below="note",
+        optional=("note",),
     ),
     TableEntry(
         comparison.COMPARISON,

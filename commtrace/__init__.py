@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from . import plots as plots
     from .analysis.comparison.analysis import Comparison as Comparison
     from .analysis.comparison.analysis import compare as compare
+    from .analysis.comparison.batches import BatchFits as BatchFits
+    from .analysis.comparison.batches import fit_batches as fit_batches
     from .analysis.comparison.trend import RunTrend as RunTrend
     from .analysis.comparison.trend import run_trend as run_trend
     from .analysis.errors import AnalysisError as AnalysisError
@@ -54,6 +56,8 @@ _HOMES = {
     "TrainingAnalysis": "analysis.training.analysis",
     "RunTrend": "analysis.comparison.trend",
     "SnapshotAnalysis": "analysis.snapshots.analysis",
+    "BatchFits": "analysis.comparison.batches",
+    "fit_batches": "analysis.comparison.batches",
     "analyse": "analysis.results.opening",
     "analyse_cycles": "analysis.watching.opening",
     "analyse_snapshots": "analysis.snapshots.analysis",

@@ -54,6 +54,7 @@ class InputKind(str, Enum):
     series = "A B C..."
     dumps = "DUMPS..."
     snapshots = "SNAPSHOTS..."
+    batches = "RUN_A RUN_B..."
 
 
 _FAR = 1.5

@@ -10,7 +10,7 @@ from typing import Any
 from ...common.wording import ranges_of
 from ...contract.limits import RANK_LIMIT
 from ...contract.machine import GpuState
-from ...contract.rank import RankFile
+from ...contract.rank import META_SUFFIX, RankFile
 from ...contract.reading import OtherVersion, lenient
 from ..core.escaping import printable
 from ..core.schema import Row
@@ -80,6 +80,12 @@ def used_outside(side: Side) -> tuple[str, int] | None:
     index = side.record.device.index if side.record.device is not None else None
     most = max((one.outside_bytes for one in side.record.step_memory), default=None)
     return None if index is None or most is None else (str(index), most)
+
+
+def batch_beside(folder: Path) -> int | None:
+    """Samples per step on each rank, as the side files in this folder say; None if they do not, or differ."""
+    sizes = {rank_file(path, []).record.batch_size_per_rank for path in folder.glob(f"*{META_SUFFIX}")}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:

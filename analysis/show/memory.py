@@ -12,7 +12,7 @@ from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..errors import UnknownTable
 from ..metrics.memory.categories import OLDER
-from ..metrics.memory.rounds import CYCLE, LEAST_ROUNDS, PART, STEP
+from ..metrics.memory.rounds import IN_CYCLES, IN_PARTS, IN_STEPS, LEAST_ROUNDS
 from ..metrics.memory.table import CATEGORY_COLUMNS, NO_STEPS, TOO_FEW_STEPS
 from ..metrics.regions.nesting import without_numbers
 from ..render.fitting import shortened, shortened_path
@@ -35,8 +35,8 @@ class MemoryTables(Protocol):
 _WIDEST, _NARROWEST = 100, 60
 _BAR = 24
 _MOST_PLACES, _LEAST_REGION = 8, 12
-_PER = {STEP: "per step", CYCLE: "per forward and backward pass", PART: "in an eighth of the recorded time"}
-_ROUND_NAMES = {STEP: "step", CYCLE: "pass", PART: "part"}
+_PER = {IN_STEPS: "per step", IN_CYCLES: "per forward and backward pass", IN_PARTS: "in an eighth of the recorded time"}
+_ROUND_NAMES = {IN_STEPS: "step", IN_CYCLES: "cycle", IN_PARTS: "part"}
 """What growth is told by, by the words of `grows_per`."""
 _SHOWN_FROM = 0.0005
 """Of the peak: parts that would be shown as 0.0% say nothing."""
@@ -202,12 +202,13 @@ def _peaks(rows: Sequence[Row], screen: Screen, width: int) -> Iterator[str]:
     if not screen.everything:
         shown = shown[:WORST]
     for row in sorted(shown, key=lambda row: (row["rank"], row["device"])):
-        sizes = f"{bytes_text(row['peak_allocated_bytes']):>9} allocated"
+        above = "" if _has_totals(row) else " above what there was when the trace began"
+        sizes = f"{bytes_text(max(row['peak_allocated_bytes'], 0)):>9} allocated{above}"
         if row["peak_reserved_bytes"]:
             sizes += f", {bytes_text(row['peak_reserved_bytes'])} reserved"
         cached = row["cached_bytes"]
         if cached:
-            sizes += f", {cached / (cached + row['peak_allocated_bytes']):.0%} of it cache at the peak"
+            sizes += f", {cached / (cached + row['peak_allocated_bytes']):.0%} cache and fragments"
         yield shortened(f"  {_who(row, rows):<9}{sizes}", width)
         when = ", ".join(filter(None, _when(row)))
         if when:
@@ -298,9 +299,11 @@ def growth_in_words(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
     """
     first = row["line"] or row["region"] or row["operator"] or row["phase"] or "outside of all operators"
     times = counted(row["of_steps"], _ROUND_NAMES[row["grows_per"]])
-    grew = f"in each of {times}" if row["steps"] == row["of_steps"] else f"in {row['steps']} of {times}"
+    is_each = row["steps"] == row["of_steps"]
+    grew = f"in each of {times}" if is_each else f"in {row['steps']} of {times}"
+    by = f"{bytes_text(row['grows_bytes'])} {_PER[row['grows_per']]}{'' if is_each else ' on average'}"
     return (
-        f"{_who(row, rows)} grows by {bytes_text(row['grows_bytes'])} {_PER[row['grows_per']]}: {first}",
+        f"{_who(row, rows)} grows by {by}: {first}",
         f"{place_in_words(row)}; {grew}, a leak if that goes on",
     )
 
@@ -328,11 +331,11 @@ def _growing(analysis: MemoryTables, rows: Sequence[Row], width: int) -> Iterato
             yield f"  {_who(row, rows)} grows by {grows} {_PER[row['grows_per']]}; where, its trace does not say"
     for row in rows:
         room = (row["device_bytes"] or 0) - (row["peak_reserved_bytes"] or row["peak_allocated_bytes"])
-        if row["grows_bytes"] and room > 0 and _has_totals(row) and row["grows_per"] == STEP:
+        if row["grows_bytes"] and room > 0 and _has_totals(row) and row["grows_per"] == IN_STEPS:
             yield f"  {_who(row, rows)} is full in about {counted(int(room // row['grows_bytes']), 'more step')}"
     told = [row for row in rows if row["grows_bytes"] is not None]
     if told and not any(row["grows_bytes"] for row in told):
-        yield "  nothing that adds up: no place holds more and more"
+        yield "  nothing that adds up: what is held does not grow"
     elif not told and any(NO_STEPS in (row["note"] or "") for row in rows):
         yield "  not known: no steps are marked; call profiler.step() in the loop"
     elif not told:

@@ -127,6 +127,18 @@ FRAGMENTS = Schema("fragments", "rank and device: what its allocator holds and c
     "note": ("string", "how sizes are known, and what the history lacks"),
 })  # fmt: skip
 
+BATCH_MEMORY = Schema("batch_memory", "rank and device: the largest batch that fits, from runs with different ones", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "batches": ("string", "samples per rank and step of these runs"),
+    "fixed_bytes": ("Int64", "allocated at the peak whatever the batch, on the line through the smallest and largest"),
+    "per_sample_bytes": ("Int64", "more with each sample, on this line"),
+    "limit_bytes": ("Int64", "what the allocator may take: --limit, or what the device has without outside_bytes"),
+    "low_samples": ("Int64", "largest batch that fits, if the allocator reserves as much more than it gives as it did"),
+    "high_samples": ("Int64", "larger ones do not fit: tensors alone need more than there is"),
+    "note": ("string", "why something is NA"),
+})  # fmt: skip
+
 
 @value
 @each_rank

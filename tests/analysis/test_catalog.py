@@ -15,6 +15,7 @@ import pytest
 
 from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis
 from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.comparison.batches import BatchFits
 from commtrace.analysis.core import tables
 from commtrace.analysis.core.declaring import InputKind, TableEntry
 from commtrace.analysis.core.schema import Schema
@@ -34,6 +35,7 @@ HOLDERS: dict[InputKind, type] = {
     InputKind.series: RunTrend,
     InputKind.dumps: Hang,
     InputKind.snapshots: SnapshotAnalysis,
+    InputKind.batches: BatchFits,
 }
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {

@@ -60,6 +60,8 @@ how they are computed.
   `commtrace.find_hang(DUMPS)` has their tables.
 - **SNAPSHOTS** are snapshots of torch's memory allocator, or folders of them; in Python,
   `commtrace.analyse_snapshots(SNAPSHOTS)` has their tables.
+- **RUN_A RUN_B** are runs, or snapshots of runs, with different batches; in Python, `commtrace.fit_batches` takes what
+  `analyse` or `analyse_snapshots` gives for each.
 
 The unit is the last word of a column's name: `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes, `_elems` elements,
 `_gb_per_s` 1e9 bytes per second, `_frac` a fraction from 0 to 1. A time called `start`, `issue` or `end` is a point on
@@ -157,6 +159,7 @@ def _in_python(entry: TableEntry) -> str:
         "A B C...": "run_trend(A, B, C)",
         "DUMPS...": "find_hang(DUMPS)",
         "SNAPSHOTS...": "analyse_snapshots(SNAPSHOTS)",
+        "RUN_A RUN_B...": "fit_batches(A, B, batches=(32, 64))",
     }[entry.of.value]
     return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")
 

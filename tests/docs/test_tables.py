@@ -11,6 +11,7 @@ import pytest
 
 from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis, cli
 from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.comparison.batches import BatchFits
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.snapshots.analysis import SNAPSHOT_TABLES
 
@@ -55,6 +56,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
         return
     if f"`commtrace.analyse_snapshots(SNAPSHOTS).{table.name}`" in PAGE:
         assert table.name in SNAPSHOT_TABLES
+        return
+    if f"`commtrace.fit_batches(A, B, batches=(32, 64)).{table.name}`" in PAGE:
+        assert table.name in BatchFits.__dataclass_fields__
         return
     if f"`commtrace.find_hang(DUMPS).{table.name}`" in PAGE:
         assert hasattr(Hang, table.name)

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ....common.wording import counted
+from ...core.budget import GB
 from ...core.row_choice import RowChoice
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
+from ...run.side_files import batch_beside
 from ...snapshots.files import snapshots_beside
 from ..output import Format, Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, finish_failed, reads_traces
 from ..snapshots import analyse_given, given_snapshots
 from ..tables import print_table, why_empty
+
+if TYPE_CHECKING:
+    from ...results.analysis import Analysis
+    from ...snapshots.analysis import SnapshotAnalysis
 
 
 class MemoryBy(str, Enum):
@@ -26,6 +33,7 @@ class MemoryBy(str, Enum):
     step = "step"
     place = "place"
     fragments = "fragments"
+    batch = "batch"
 
 
 _TABLES = {
@@ -33,6 +41,7 @@ _TABLES = {
     MemoryBy.step: "memory_steps",
     MemoryBy.place: "allocations",
     MemoryBy.fragments: "fragments",
+    MemoryBy.batch: "batch_memory",
 }
 
 
@@ -44,8 +53,26 @@ def memory_command(
     by: Annotated[
         MemoryBy | None,
         typer.Option(
-            help="A table instead of the screen: per device, per step of it, per place of allocation, or fragments.",
+            help="A table instead of the screen: per device, per step of it, per place of allocation, fragments, or "
+            "the largest batch that fits, of runs with different ones.",
             show_default="the screen; of `table memory` and in other formats, device",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="With --by batch: samples per rank and step of each RUN.",
+            show_default="as side files say",
+        ),
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0,
+            help="With --by batch: what torch's allocator may take on a device, in 1e9 bytes.",
+            show_default="what the device has, without what is used outside of torch",
         ),
     ] = None,
     *,
@@ -59,8 +86,8 @@ def memory_command(
 
     Of runs it needs traces with allocations: profile_memory=True in torch.profiler, --profile-memory of `commtrace run`
     and `train`. The phase in which a block was allocated, and how long it was held, tell what it is for;
-    what was allocated before the trace is shown as that. A place grows, and may leak, if it holds more after every
-    traced step.
+    what was allocated before the trace is shown as that. A place grows, and may leak, if it holds more and more up to
+    the end.
 
     \b
     Examples:
@@ -71,7 +98,13 @@ def memory_command(
       commtrace table memory traces/my-run
       commtrace memory snapshots/
       commtrace memory --by fragments snapshots/*.pickle
+      commtrace memory --by batch --batch 32,64 traces/batch-32 traces/batch-64
     """
+    if by is MemoryBy.batch:
+        _print_batches(runs, batch, limit, writing, reading)
+        return
+    if batch is not None or limit is not None:
+        raise typer.BadParameter("goes with --by batch", param_hint="--batch" if batch is not None else "--limit")
     snapshots = given_snapshots(runs)
     wants_screen = by is None and not ctx.command_path.endswith("table memory")
     as_screen = wants_screen and writing.format is Format.table and writing.choice == RowChoice()
@@ -98,6 +131,48 @@ def memory_command(
         finish(analysis)
         return
     print_table(name, analysis, writing)
+
+
+def _print_batches(
+    runs: Sequence[Path], batch: str | None, limit: float | None, writing: Writing, reading: ReadOptions
+) -> None:
+    """Print the largest batch that fits, of runs or snapshots with different ones."""
+    writing.check(_TABLES[MemoryBy.batch])
+    batches = _batches(runs, batch)
+    from ...comparison.batches import fit_batches
+
+    from_traces: list[Analysis] = []
+    found: list[Analysis | SnapshotAnalysis] = []
+    failed: list[str] = []
+    for run in runs:
+        if snapshots := given_snapshots([run]):
+            dumped = analyse_given(snapshots, reading)
+            found.append(dumped)
+            failed += dumped.failed
+        else:
+            from_traces.append(analysis_of([run], reading, details=True))
+            found.append(from_traces[-1])
+    fits = fit_batches(*found, batches=batches, limit_bytes=None if limit is None else int(limit * GB))
+    writing.table(_TABLES[MemoryBy.batch], fits.batch_memory)
+    for analysis in from_traces:
+        finish(analysis)
+    finish_failed(failed)
+
+
+def _batches(runs: Sequence[Path], given: str | None) -> list[int]:
+    """The batch of each run. Raises BadParameter."""
+    if given is None:
+        told = [batch_beside(run) for run in runs]
+        if any(one is None for one in told):
+            unknown = runs[told.index(None)]
+            raise typer.BadParameter(f"is needed: no side file of {unknown} has its batch size", param_hint="--batch")
+        return [one for one in told if one is not None]
+    parts = [part.strip() for part in given.split(",")]
+    if len(parts) != len(runs) or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(
+            f"{given}: expected {counted(len(runs), 'number')} of samples, one for each RUN", param_hint="--batch"
+        )
+    return [int(part) for part in parts]
 
 
 def _print_snapshots(

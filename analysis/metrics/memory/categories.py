@@ -21,7 +21,7 @@ from ..clocks.frame import Flags
 from ..regions.nesting import BACKWARD, RECOMPUTE
 from .held import BEFORE, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward
-from .rounds import STEP, Rounds, segments
+from .rounds import IN_STEPS, Rounds, segments
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
@@ -82,7 +82,7 @@ def _like_parameters(memory: DeviceMemory, places: Places, passes: Rounds, may_b
     Where no steps are marked, those from before the end of the first backward pass.
     """
     outside = places.step[np.maximum(memory.blocks.allocated, 0)] == NO_STEP
-    if passes.per != STEP and passes.bounds:
+    if passes.per != IN_STEPS and passes.bounds:
         outside &= memory.blocks.allocated <= passes.bounds[0][1]
     sizes = memory.blocks.size_bytes
     found: Flags = may_be & outside & np.isin(sizes, np.unique(sizes[gradients]))

@@ -9,10 +9,10 @@ from round to round seems to grow there. So does later what replaces older block
 a place grows only by more than is released of older ones.
 
 Each of three observations of a place is enough:
-- what it holds at the ends of rounds never falls. Of sizes that are drawn, three ascend once in six times; so either
-  a block of each round that grows must be left, or all must grow by the same, or there must be several.
 - what it leaves for good is older than any of its blocks was when it was released. This tells a leak from a queue
   where other blocks of the same place come and go.
+- what it holds at the ends of rounds never falls. Of sizes that are drawn, three ascend once in six times; so either
+  a block of each round that grows must be left, or all must grow by the same, or there must be several.
 - what it holds is more by the same number of bytes than some rounds ago, in each round.
 """
 
@@ -99,8 +99,8 @@ def growth_of_places(memory: DeviceMemory, codes: Ints, places: int, rounds: Rou
     found = {}
     for place in np.flatnonzero((held[-1] > held[1]) | (left[1:].sum(axis=0) > 0)).tolist():
         growth = (
-            _never_falls(held[:, place], older, left[:, place])
-            or _outlives(left[:, place], older, int(longest[place]))
+            _outlives(left[:, place], older, int(longest[place]))  # first: other blocks add nothing to it
+            or _never_falls(held[:, place], older, left[:, place])
             or _more_than_before(held[:, place], older)
         )
         if growth is not None:

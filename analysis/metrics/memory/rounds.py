@@ -19,7 +19,7 @@ from ..regions.nesting import BACKWARD, RECOMPUTE
 from .held import BEFORE, NOT_RECORDED, DeviceMemory
 from .places import Places
 
-STEP, CYCLE, PART = "step", "cycle", "part"
+IN_STEPS, IN_CYCLES, IN_PARTS = "step", "cycle", "part"
 LEAST_ROUNDS = 3
 """Rounds of which growth can be told: two after the first one."""
 _PARTS = 8
@@ -45,13 +45,13 @@ class Rounds(NamedTuple):
 def growth_rounds(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -> Rounds:
     """The rounds by which growth is told. Of few marked steps nothing is told, whatever repeats within them."""
     rounds = passes(memory, places, marks)
-    return rounds if rounds.per == STEP or rounds.tell_growth else Rounds(PART, _parts(memory))
+    return rounds if rounds.per == IN_STEPS or rounds.tell_growth else Rounds(IN_PARTS, _parts(memory))
 
 
 def passes(memory: DeviceMemory, places: Places, marks: Sequence[Mark]) -> Rounds:
     """The steps, if any are marked, or else the cycles."""
     steps = step_events(memory, marks)
-    return Rounds(STEP, list(steps.values())) if steps else Rounds(CYCLE, _cycles(places))
+    return Rounds(IN_STEPS, list(steps.values())) if steps else Rounds(IN_CYCLES, _cycles(places))
 
 
 def step_events(memory: DeviceMemory, marks: Sequence[Mark]) -> dict[int, tuple[int, int]]:

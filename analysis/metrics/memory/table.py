@@ -21,7 +21,7 @@ from .curve import curve_of_step
 from .growth import AllocatedAt, Growth, growing_blocks, growth_in_all, growth_of_places, place_codes
 from .held import BEFORE, NOT_RECORDED, DeviceMemory, memory_of
 from .places import PHASE_NAMES, CpuProgram, Places
-from .rounds import LEAST_ROUNDS, PART, STEP, Rounds, growth_rounds, passes, step_events
+from .rounds import IN_PARTS, IN_STEPS, LEAST_ROUNDS, Rounds, growth_rounds, passes, step_events
 
 CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in BLOCK_CATEGORIES}
 """The column of each category: `optimizer_state_bytes`."""
@@ -207,7 +207,7 @@ def _grows(cycles: Sequence[ExplainedMemory], growing: Mapping[PlaceNames, Growt
     else:
         grown = [growth_in_all(one.memory, one.rounds) for one in told]
         grows = min(0 if growth is None else growth.per_round_bytes for growth in grown)
-    return grows if grows or per != PART else None
+    return grows if grows or per != IN_PARTS else None
 
 
 def _categories(one: ExplainedMemory, event: int) -> Row:
@@ -230,7 +230,7 @@ def _notes(one: ExplainedMemory, *, knows_growth: bool) -> Iterator[str]:
     if not memory.knows_blocks:
         yield "addresses were not recorded (torch 1.9 and older), so it is not known what is held at the peak"
     if not knows_growth:
-        yield TOO_FEW_STEPS if one.rounds.per == STEP else NO_STEPS
+        yield TOO_FEW_STEPS if one.rounds.per == IN_STEPS else NO_STEPS
 
 
 def _in_flight(calls: pd.DataFrame, memory: DeviceMemory, time_ns: int | None) -> Row:
