@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,15 @@ def test_gradients_and_activations_of_the_model_are_told(trained):
         assert row["gradients_bytes"] == parameters
         assert row["phase"] == "optimizer"  # Adam's temporaries come on top of all gradients
         assert row["before_the_trace_bytes"] is None
+
+
+@pytest.mark.parametrize(("how", "per"), [("marked", "step"), ("unmarked", "cycle")])
+def test_a_leak_of_every_second_step_is_named_and_what_becomes_full_is_not(tmp_path, how, per):
+    script = [sys.executable, str(SCRIPTS / "leaking_memory.py"), str(tmp_path), how]
+    subprocess.run(script, check=True, capture_output=True, timeout=300)
+    found = analyse(tmp_path, details=True, cache=False)
+    growing = [row for row in records(found.allocations) if row["grows_bytes"] is not None]
+    assert [(row["region"], row["grows_bytes"], row["grows_per"], row["steps"]) for row in growing] == [
+        ("leaks", 2 << 20, per, 6)
+    ]
+    assert {row["category"] for row in records(found.allocations) if row["region"] == "leaks"} == {"unknown"}
