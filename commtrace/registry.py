@@ -109,7 +109,7 @@ _ROWS = (
         "Which ranks of a large job to trace to see whole groups.",
         "analysis.cli.scale.plan_ranks",
     ),
-    Command("export", _FILES, "Files for DuckDB, Polars, TensorBoard, torch's compiler, agents."),
+    Command("export", _FILES, "Files for DuckDB, Polars, TensorBoard, logs, torch's compiler, agents."),
     Command(
         "export tensorboard-copy",
         "For TensorBoard",
@@ -130,6 +130,12 @@ _ROWS = (
     ),
     Command(
         "export inductor", "For torch's compiler", "Measured times, for torch.compile.", "analysis.cli.commands.export"
+    ),
+    Command(
+        "export scalars",
+        "For logs of trainings",
+        "Some numbers of a run under names that stay, as JSON.",
+        "analysis.cli.commands.export",
     ),
     Command(
         "export skill", "For agents", "When to use which command, as a skill file.", "analysis.cli.commands.export"

@@ -200,7 +200,7 @@ def test_scalars_replace_earlier_ones_only(tmp_path: Path, capsys: pytest.Captur
     [file] = run.glob("*.commtrace")
     assert file.stat().st_size > 500
     assert (run / "events.out.tfevents.1.training").exists()
-    assert "9 curves over 3 steps" in capsys.readouterr().out
+    assert "15 curves over 3 steps" in capsys.readouterr().out
 
 
 def test_scalars_need_one_folder_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_nodes_that_share_nothing_end_with_one_complete_run(tmp_path) -> None:
     assert ended[1][2] == ""
     assert sorted(path.name.rpartition("_")[2] for path in run.iterdir()) == [
         *("0.0000.pt.trace.ctrace", "0.meta.json", "1.0000.pt.trace.ctrace", "1.meta.json"),
-        *("report.html", "run.json", "summary.txt"),
+        *("report.html", "run.json", "scalars.json", "summary.txt"),
     ]
     name = metas(run)[1]["traces"][0]
     assert (run / name).read_bytes() == (tmp_path / "node1" / "traces" / "run" / name).read_bytes()

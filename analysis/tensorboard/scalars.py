@@ -16,15 +16,10 @@ from ...common.disk import append
 from ...common.extras import not_installed
 from ..errors import MissingLibrary, NothingMeasured
 from ..results.analysis import Analysis
+from ..show.scalars import SCALAR_TIMES
 
 SUFFIX = ".commtrace"
 """How the names of event files with these scalars end."""
-_TIMES = {
-    "step_ms": "window_ns",
-    "exposed_comm_ms": "exposed_comm_ns",
-    "exposed_wait_ms": "exposed_wait_ns",
-    "exposed_transfer_ms": "exposed_transfer_ns",
-}
 _PEAKS = {"peak_allocated_gb": "peak_allocated_bytes", "peak_reserved_gb": "peak_reserved_bytes"}
 
 
@@ -54,7 +49,7 @@ def step_scalars(analysis: Analysis) -> list[Scalar]:
 
 
 def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
-    for name, column in _TIMES.items():
+    for name, (column, _) in SCALAR_TIMES.items():
         yield from _over_devices(name, steps["step"], steps[column].astype("Float64") / 1e6)
 
 

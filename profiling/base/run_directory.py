@@ -6,7 +6,7 @@ traces/<run>/
   <host>_<rank>.<cycle>.pt.trace.ctrace     its recording, beside it or in its place
   <host>_<rank>.meta.json                   per rank: device, links, process groups, step times, ...
   <host>_<rank>.nccl.log                    per rank: what NCCL logged, with NCCL_DEBUG or --nccl-debug
-  summary.txt, report.html                  rank 0 of a capture that is analysed where it ends
+  summary.txt, report.html, scalars.json    rank 0 of a capture that is analysed where it ends
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
   flight_recorder_rank_<rank>               with --flight-recorder: what a rank issued, dumped by it or by torch
@@ -34,6 +34,7 @@ from .raw_traces import raw_file
 
 SUMMARY_FILE = "summary.txt"
 REPORT_FILE = "report.html"
+SCALARS_FILE = "scalars.json"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
 NCCL_LOG_SUFFIX = ".nccl.log"

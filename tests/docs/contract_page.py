@@ -22,7 +22,7 @@ traces/<run>/
   <host>_<rank>.<cycle>.pt.trace.ctrace     its recording, beside it or in its place, where `--keep` asks for that
   <host>_<rank>.meta.json                   each rank: its device, process groups, clock, the time of every step
   <host>_<rank>.nccl.log                    each rank: what NCCL logged, with `--nccl-debug` or `NCCL_DEBUG`
-  summary.txt, report.html                  rank 0 of a capture with `--analyse`: what the run shows
+  summary.txt, report.html, scalars.json    rank 0 of a capture with `--analyse`: what the run shows
   training.json                             rank 0 of `train --epochs`: loss and accuracy after every epoch
   events.out.tfevents.*                     the same for TensorBoard
   flight_recorder_rank_<rank>               with `--flight-recorder`: calls of a rank, for `commtrace hang`

@@ -1,4 +1,4 @@
-"""Commands that write for other tools: TensorBoard, torch's compiler, agents, and whatever reads Parquet."""
+"""Commands that write for other tools: TensorBoard, torch's compiler, agents, logs, and whatever reads Parquet."""
 
 from __future__ import annotations
 
@@ -97,6 +97,35 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
         print_message(note, kind="note")
     steps, tags = (len({value[place] for value in scalars}) for place in (1, 0))
     write_out(f"{folder / name}: {counted(tags, 'curve')} over {counted(steps, 'step')}\n", None)
+    finish(analysis)
+
+
+ScalarsFile = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout, as JSON."),
+]
+
+
+@reads_traces
+def scalars_command(
+    runs: Runs, output: ScalarsFile = None, ceiling: CeilingFile = None, peak: Peaks = None, *, reading: ReadOptions
+) -> None:
+    """Write some numbers of a run as JSON, under names that stay, for the log of a training.
+
+    `scalars` has times of a typical step in ms, bandwidth, who is late, and what the first change would gain;
+    `unknown` says why others are not known; `headline` is the first sentence of the summary.
+
+    \b
+    Examples:
+      commtrace export scalars traces/my-run
+      commtrace export scalars traces/my-run --output scalars.json
+    """
+    analysis = analysis_to_show(runs, reading, ceiling, peak)
+    from ...show.scalars import run_scalars
+
+    write_out(run_scalars(analysis).as_json(), output)
+    for note in analysis.run.notes:
+        print_message(note, kind="note")
     finish(analysis)
 
 

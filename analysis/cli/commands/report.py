@@ -44,7 +44,16 @@ DrawnStep = Annotated[
     int | None,
     typer.Option("--step", metavar="N", help="Draw this step on every rank.", show_default="the one with most waiting"),
 ]
-_SWEEP, _TRAINING, _LAYERS, _LAB = "sweep.json", "training.json", "layers.json", "lab.json"
+ScalarsBeside = Annotated[
+    Path | None,
+    typer.Option(
+        "--scalars",
+        metavar="FILE",
+        help="Of a run: also write what `export scalars` does to this file.",
+        show_default=False,
+    ),
+]
+_NO_RUN = _SWEEP, _TRAINING, _LAYERS, _LAB = "sweep.json", "training.json", "layers.json", "lab.json"
 
 
 @reads_traces
@@ -53,6 +62,7 @@ def report_command(
     against: AfterRuns = None,
     output: ReportFile = None,
     step: DrawnStep = None,
+    scalars: ScalarsBeside = None,
     ceiling: CeilingFile = None,
     peak: Peaks = None,
     *,
@@ -71,20 +81,31 @@ def report_command(
       commtrace report traces/before --against traces/after
       commtrace report traces/my-sweep
     """
+    if scalars is not None and (against or any(_are(runs, name) for name in _NO_RUN)):
+        raise typer.BadParameter("is for a run only", param_hint="--scalars")
     if against:
         _compared(runs, against, output, reading)
-    elif all(_holds(path, _SWEEP) for path in runs):
+    elif _are(runs, _SWEEP):
         _of_sweep(runs, output, reading)
-    elif all(_holds(path, _LAB) for path in runs):
+    elif _are(runs, _LAB):
         _of_lab(_only(runs, "lab"), output)
-    elif all(_holds(path, _LAYERS) for path in runs):
+    elif _are(runs, _LAYERS):
         _of_layers(_only(runs, "folder of `layers`"), output)
-    elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
+    elif _are(runs, _TRAINING):
         _of_trainings(runs, output)
     else:
         analysis = analysis_to_show(runs, reading, ceiling, peak)
+        if scalars is not None:
+            from ...show.scalars import run_scalars
+
+            write_out(run_scalars(analysis).as_json(), scalars)
         _written(analysis.report(step=step), output)
         _end(analysis)
+
+
+def _are(paths: list[Path], name: str) -> bool:
+    """Whether all are sweeps, trainings and so on, by the name of the file that says so; a training without traces."""
+    return all(_holds(path, name) and not (name == _TRAINING and _has_traces(path)) for path in paths)
 
 
 def _holds(path: Path, name: str) -> bool:

@@ -119,7 +119,7 @@ class Conclusion:
 
 
 def _verdict(run_dir: Path, history: str | None, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
-    """Print the summary of a run, write it and the report to its folder, and print what failed."""
+    """Print the summary of a run, write it, the report and the scalars to its folder, and print what failed."""
     kept = [] if history is None else ["--history", history]
     printed = run_aside(["summary", *_READING, *kept, str(run_dir)], is_over)
     if printed.out:
@@ -133,8 +133,9 @@ def _verdict(run_dir: Path, history: str | None, is_over: Callable[[], bool], sh
         say(f"{what}: {printed.why}; later: commtrace {shlex.quote(str(run_dir))}")
     if not printed.out:
         return
-    report = run_dir / rundir.REPORT_FILE
-    why = run_aside(["report", *_READING, "--output", str(report), str(run_dir)], is_over).why
+    report, scalars = run_dir / rundir.REPORT_FILE, run_dir / rundir.SCALARS_FILE
+    made = ["--output", str(report), "--scalars", str(scalars)]
+    why = run_aside(["report", *_READING, *made, str(run_dir)], is_over).why
     if report.is_file():
         say(f"report: {report}")
     elif why is not None:
