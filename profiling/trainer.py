@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 from ..contract.rank import Keep
+from .base import run_directory as rundir
 from .base.console.notices import say
 from .base.detail import Detail
 from .base.keeping import Keeping
@@ -42,6 +46,28 @@ class TrainerOptions(TypedDict, total=False):
     keep: Keep
     analyse: bool
     analyse_max_seconds: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a capture showed: numbers by name, sentences, and the page, if there is one.
+
+    `step` is the number of optimizer steps of the training, as its trainer counts them, after the last traced one.
+    """
+
+    step: int
+    scalars: Mapping[str, float]
+    headline: str
+    summary: str
+    page: Path | None
+
+
+class TrainingLog(Protocol):
+    """Where a training is logged."""
+
+    name: str
+
+    def add(self, findings: Findings) -> None: ...  # noqa: D102 - may raise whatever it likes
 
 
 class TrainerCapture:
@@ -78,6 +104,8 @@ class TrainerCapture:
         self._detail = Detail(with_stack, profile_memory)
         self._keeping = Keeping(keep, analyse, analyse_max_seconds)
         self._session: Session | None = None
+        self._step_at_begin = 0
+        self._logs: tuple[TrainingLog, ...] = ()
         self._pid = 0
         self._is_used = False
 
@@ -87,13 +115,21 @@ class TrainerCapture:
         steps: float | None,
         device: torch.device,
         model: nn.Module | None,
+        step: int = 0,
         batch_size: int | None = None,
         config: Mapping[str, Any] | None = None,
+        logs: Callable[[], Iterable[TrainingLog]] = lambda: (),
     ) -> None:
-        """Begin the capture, as a training of that many steps begins; None if that is not known."""
+        """Begin the capture, as a training begins of that many more steps after `step`; None if that is not known.
+
+        `logs` finds where it is logged; it is called on rank 0 only.
+        """
         if not self._is_used:
             self._is_used = True
+            self._step_at_begin = step
             self._attempt(lambda: self._enter(steps, device, model, batch_size, config))
+            if self._session is not None:
+                self._find_logs(self._session, logs)
 
     def step(self) -> None:
         """End an optimizer step."""
@@ -102,11 +138,13 @@ class TrainerCapture:
             self._attempt(session.step)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the capture; analyse it on rank 0, unless the training ended by an error."""
+        """End the capture; analyse it on rank 0, and write what it shows to the logs, unless the training failed."""
         session, self._session = self._session, None
         atexit.unregister(self._left_behind)
         if session is not None and os.getpid() == self._pid:
             self._attempt(lambda: _leave(session, error))
+            if error is None:
+                self._attempt(lambda: self._log(session))
 
     def _enter(
         self,
@@ -135,6 +173,32 @@ class TrainerCapture:
         session.__enter__()
         self._session, self._pid = session, os.getpid()
         atexit.register(self._left_behind)
+
+    def _find_logs(self, session: Session, logs: Callable[[], Iterable[TrainingLog]]) -> None:
+        if session.is_first and self._keeping.analyse:
+            try:
+                self._logs = tuple(logs())
+            except Exception as err:  # noqa: BLE001  (the capture is worth it without)
+                say(f"what the capture shows will not be logged: {_reason(err)}")
+
+    def _log(self, session: Session) -> None:
+        """Write what the capture shows to each log; what fails there is said, and nothing else."""
+        run_dir = session.run_dir
+        page, scalars = run_dir / rundir.REPORT_FILE, run_dir / rundir.SCALARS_FILE
+        if not self._logs or not scalars.is_file():  # and why there is none was said
+            return
+        found = json.loads(scalars.read_bytes())
+        findings = Findings(
+            step=self._step_at_begin + session.schedule.total_steps,
+            scalars=found["scalars"],
+            headline=found["headline"],
+            summary=(run_dir / rundir.SUMMARY_FILE).read_text(encoding="utf-8", errors="replace"),
+            page=page if page.is_file() else None,
+        )
+        for log in self._logs:
+            why = _failure(lambda: log.add(findings), self._keeping.max_seconds)  # noqa: B023 - called before the next
+            if why is not None:
+                say(f"{log.name} has not all of the capture: {why}")
 
     def _attempt(self, act: Callable[[], None]) -> None:
         """Act; if that fails, say so and end the capture. Signals are left to the training."""
@@ -178,6 +242,24 @@ def fitted(schedule: Schedule, steps: float | None) -> Schedule:
     active = max(1, min(schedule.active, int(steps) - _FIRST_WITH_BUCKETS))
     wait = max(_FIRST_WITH_BUCKETS - _WARMUP, min(schedule.wait, int(steps) - _WARMUP - active))
     return Schedule(wait, _WARMUP, active)
+
+
+def _failure(act: Callable[[], None], seconds: float) -> str | None:
+    """Act; return why that failed. A server that never answers must not keep the training from ending."""
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            act()
+        except Exception as err:  # noqa: BLE001  (it is told)
+            errors.append(err)
+
+    thread = threading.Thread(target=attempt, name="commtrace-log", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        return f"it took longer than {seconds:g} s"
+    return f"{type(errors[0]).__name__}: {str(errors[0]).partition(chr(10))[0]}" if errors else None
 
 
 def _leave(session: Session, error: BaseException | None) -> None:

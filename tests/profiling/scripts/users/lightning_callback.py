@@ -1,5 +1,9 @@
-"""Lightning's Trainer on two ranks, which it starts itself: `lightning_callback.py {with,without,fails} [OUT]`."""
+"""Lightning's Trainer on two ranks, which it starts itself: `lightning_callback.py {with,without,fails} [OUT]`.
 
+LOGGED_TO names its loggers, with spaces between, which write to the current folder.
+"""
+
+import os
 import sys
 
 import torchvision_here  # isort: skip  # noqa: F401
@@ -26,6 +30,20 @@ class Lit(lightning.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
+def logger_of(name: str):
+    from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+    match name:
+        case "tensorboard":
+            return TensorBoardLogger(".", "board")
+        case "wandb":
+            return WandbLogger(project="mine", save_dir=".", offline=True)
+        case "mlflow":
+            return MLFlowLogger("mine", tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
+        case _:
+            return CSVLogger(".", "numbers")
+
+
 if __name__ == "__main__":
     how, *out = sys.argv[1:]
     callbacks = []
@@ -34,7 +52,8 @@ if __name__ == "__main__":
 
         callbacks = [CommtraceCallback(*out)]
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2, logger=False,
+        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2,
+        logger=[logger_of(name) for name in os.environ.get("LOGGED_TO", "").split()] or False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
     )  # fmt: skip
     lit = Lit()

@@ -1,5 +1,9 @@
-"""The Trainer of Hugging Face, with the callback: `transformers_callback.py FOLDER {with,without,fails} [OUT]`."""
+"""The Trainer of Hugging Face, with the callback: `transformers_callback.py FOLDER {with,without,fails} [OUT]`.
 
+LOGGED_TO names what it reports to, with spaces between.
+"""
+
+import os
 import sys
 
 import torchvision_here  # isort: skip  # noqa: F401
@@ -45,7 +49,8 @@ if __name__ == "__main__":
         callbacks.append(Fails())
     args = TrainingArguments(
         output_dir=folder, max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-        logging_steps=1, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, seed=3,
+        logging_steps=1, report_to=os.environ.get("LOGGED_TO", "").split(), save_strategy="no", use_cpu=True,
+        disable_tqdm=True, seed=3,
     )  # fmt: skip
     trainer = Trainer(model=Model(), args=args, train_dataset=Rows(), callbacks=callbacks)
     trainer.train()
