@@ -1,3 +1,4 @@
+import pytest
 from capturing import fresh_python
 
 
@@ -29,3 +30,12 @@ def test_without_torchvision_train_says_what_to_install() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: torchvision is not installed")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("statement", ["import commtrace.capture", "from commtrace.capture import capture"])
+def test_capture_is_taken_for_a_module(statement: str) -> None:
+    done = fresh_python(
+        "-c", f"import commtrace\ntry:\n    {statement}\nfinally:\n    print(callable(commtrace.capture))"
+    )
+    assert "ImportError: commtrace.capture is a function: `import commtrace`, then `with " in done.stderr
+    assert done.stdout == "True\n"
