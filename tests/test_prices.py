@@ -384,3 +384,17 @@ def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:
     calm = analyse(tmp_path, details=False)
     assert calm.prices is None
     assert calm.remedies["gain_ns"].isna().all()
+
+
+def test_ranks_that_do_not_communicate_are_not_late_for_each_other(tmp_path: Path) -> None:
+    """As replicas that serve, each by itself: what one computes longer, none of the others waits for."""
+    for rank in range(4):
+        trace = Trace(rank, 4, device=rank)
+        for step in range(5):
+            begin = step * 40 * BUILT_MS
+            trace.step(step, begin, begin + 40 * BUILT_MS)
+            trace.kernel("gemm", begin + BUILT_MS, (30 if rank == 2 else 20) * BUILT_MS)
+        trace.write(tmp_path)
+    found = analyse(tmp_path)
+    assert not set(found.remedies["remedy"]) & {name for name, cure in CURES.items() if cure.of_ranks}
+    assert "rank" not in found.verdicts["headline"].iloc[0].lower()

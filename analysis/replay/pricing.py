@@ -86,7 +86,8 @@ def prices_of(
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
-    several = len(_Pricing(replay).ranks) > 1
+    # Ranks that do not communicate end each by itself: none is late for another.
+    several = len(_Pricing(replay).ranks) > 1 and any(member.program.is_comm.any() for member in members)
     blamed = set(blamed) - set(unshown)
     balanced, uneven = experts() or (None, None)
     if balanced is not None and replay.gain(balanced).ns < _LEAST_OF_RANKS * replay.step_ns:
@@ -97,7 +98,8 @@ def prices_of(
     if balanced is not None:
         blamed = {rank for rank in blamed if _is_late_besides(rank, replay, without_uneven)}
     ask_all = for_whom.known_ns < _MOSTLY * waiting_ns
-    late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
+    found = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) if several else None
+    late, without_late = found or (None, None)
     if without_late is None and blamed and several:
         without_late = pricing.without_blamed(blamed, for_whom.others_ns(blamed))
     who = (blamed, None) if late is None else (late.ranks, late.host)
@@ -217,8 +219,6 @@ class _Pricing:
         `unshown`; if it is not known for whom others wait, `ask_all`. Without steps, nothing tells a rank that is
         always late from one that was late once: then no other ranks are asked about.
         """
-        if len(self.ranks) < 2:
-            return None
         (to_median,) = usual.without_stragglers().changes
         excess = excesses(self.replay, to_median)
         whole = {rank: each.whole_ns for rank, each in excess.items()}
