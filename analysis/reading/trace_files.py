@@ -187,11 +187,11 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
             unread = [path.name for path in inside if any(fnmatchcase(path.name, name) for name in one.unread_names)]
             if unread:
                 raise NoTraces(f"{folder}: holds no {expected_files()}, but {unread[0]}; {one.how_to_make}")
+        for archive in (path for path in inside if _unpacking(path) is not None):
+            _refuse_archive(archive)
         for path in inside[:_MOST_LOOKED_INTO]:
             if not _is_stream(path) and (foreign := foreign_file(first_bytes(path))) is not None:
                 raise NoTraces(f"{folder}: holds no {expected_files()}, but {path.name}, which {foreign}")
-        for archive in (path for path in inside if _unpacking(path) is not None):
-            _refuse_archive(archive)
         inner = [path.name for path in inside if stat.S_ISDIR(_mode(path) or 0)]
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
