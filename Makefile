@@ -78,12 +78,13 @@ test-all: test
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
 # Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
-# libraries: `make test` has them, and all sets of parameters, of which every fifth is taken here. With pyarrow, the newest
+# libraries: `make test` has them, and all sets of parameters, of which one in fifteen is taken here. With pyarrow, the newest
 # pandas keeps texts in another way, so the newest is tested as most have it, without; the oldest with the oldest pyarrow,
 # which is where `export parquet` is tested: pandas imports pyarrow wherever it is, and every command of every other test
 # would begin later.
-OF_NO_LIBRARY = clock_worlds cut_files differential fuzz hard_worlds inspector_truth intervals known_truth memory progress \
-	random_runs report_browser watch watching worker_process
+OF_NO_LIBRARY = changed_causes clock_worlds contention cut_files differential fuzz hard_worlds inspector_truth intervals \
+	known_truth leaks memory normal part_played periods pipelines progress random_runs report_browser snapshots \
+	trend watch watching worker_process
 env-newest: CONSTRAINED =
 env-newest: EXTRAS = remote
 env-newest: WITH =
@@ -100,8 +101,7 @@ env-newest env-oldest: env-%:
 
 in-newest in-oldest: in-%:
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
-		--every 5 -m "not slow and not alone" tests/installed \
-		tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
+		--every 15 -m "not slow and not alone" tests/installed tests/test_replay.py \
 		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 

@@ -60,6 +60,7 @@ NOT_HERE = (
     "commtrace trigger ",
     "--trigger-above",
     "/mine-step1200",
+    "my-logs/",
 )
 """Inputs that are not in the repository, and jobs that do not run: such commands are only parsed."""
 
