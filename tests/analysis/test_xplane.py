@@ -179,6 +179,54 @@ def test_groups_are_those_of_the_program(tmp_path: Path) -> None:
     assert permuted["size_bytes"].tolist() == [128] * 4
 
 
+def test_groups_of_several_hosts_are_not_known(tmp_path: Path) -> None:
+    """Only that two devices belong together is, so nothing of it is certain, and none is taken for the group of all."""
+    groups, drawn = ((0, 1), (2, 3)), random.Random(1)
+    said = program(
+        [
+            Instruction("all-reduce.1", "all-reduce", "float32", 64, groups=groups),
+            Instruction("all-gather.2", "all-gather", "float32", 64, groups=((0, 1, 2, 3),)),
+        ],
+        4,
+    )
+    spaces = [Space("node0"), Space("node1")]
+    devices = []
+    for number in range(4):
+        devices.append(spaces[number // 2].plane(f"/device:TPU:{number % 2}"))
+        for name in ("Steps", "XLA Modules", "XLA Ops"):
+            devices[-1].line(name)
+    for space in spaces:
+        metadata = space.plane("/host:metadata")
+        metadata.names["jit_step(7)"]
+        metadata.programs["jit_step(7)"] = said
+    now = [0, 0, 0, 0]
+    for step in range(12):
+        begun = list(now)
+        for name, of in 3 * [("all-reduce.1", groups)] + [("all-gather.2", ((0, 1, 2, 3),))]:
+            for group in of:
+                arrived = {rank: now[rank] + drawn.randint(3000, 4500) for rank in group}
+                end = max(arrived.values()) + drawn.randint(3000, 5000)
+                for rank, start in arrived.items():
+                    devices[rank].lines[2].event("fusion.1", now[rank], start).event(name, start, end)
+                    now[rank] = end
+        for rank, device in enumerate(devices):
+            device.lines[0].event(str(step), begun[rank], now[rank])
+            device.lines[1].event("jit_step(7)", begun[rank], now[rank], run_id=step)
+    found = read(spaces, tmp_path)
+    of_kind = dict(list(found.table("collectives").groupby("collective")))
+    assert of_kind["all_gather"]["certain"].all()
+    reduced = of_kind["all_reduce"]
+    assert not reduced["certain"].any()
+    assert set(reduced["group_size"]) == {2}
+    assert reduced["pg_ranks"].isna().all()
+    assert reduced["note"].notna().all()
+    participation = found.table("participation").query("collective == 'all_reduce'")
+    assert len(participation) == 4 * 36
+    assert participation["wait_ns"].isna().all()
+    assert found.table("groups")[["pg_ranks", "calls"]].values.tolist() == [["0 1 2 3", 48]]
+    assert "capture the same steps" not in " ".join(map(str, found.table("verdicts").iloc[0]))
+
+
 @pytest.mark.parametrize(("name", "hosts"), [("straggler", 4), ("straggler", 1), ("sharded", 1)])
 def test_gpus_do_what_kineto_says(tmp_path: Path, name: str, hosts: int) -> None:
     """Where every rank has its own host, and so its own steps, all is the same; else all but steps."""

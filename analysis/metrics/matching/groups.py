@@ -35,6 +35,8 @@ class _Group(NamedTuple):
 def by_membership(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> Findings:
     """Give each call without a process group the one that fits best; if several do, the call is never certain.
 
+    A call that says how many ranks take part is of a group of as many, or of one that nothing lists.
+
     `groups` is the table of process groups that headers list.
     """
     unknown = calls["process_group"].isna() & (calls["device"] != "cpu") & ~calls["collective"].isin(["peer_copy"])
@@ -49,14 +51,16 @@ def by_membership(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> Fi
     ranks = np.unique(calls["rank"].to_numpy(dtype=np.int64))
     clock_of = {r: i for i, r in enumerate(ranks.tolist())}
     complete = frozenset(groups["rank"].unique().tolist())
-    of_clock = rows_by_key(state.clock, np.flatnonzero(unknown))
-    neighbours = _Neighbours(state, of_clock, clock_of, _named_groups(calls, codes), complete)
+    unnamed = rows_by_key(state.clock, np.flatnonzero(unknown))
+    neighbours = _Neighbours(state, unnamed, clock_of, _named_groups(calls, codes), complete)
     chosen = []
     for clock, rows_of_clock in rows_by_key(state.clock, rows).items():
         known = calls["pg_ranks"].iloc[rows_of_clock[0]]
-        listed = [g for g in of_rank[int(ranks[clock])] if pd.isna(known) or known == g.pg_ranks]
-        if listed:
-            chosen.append(_chosen(neighbours, rows_of_clock, _distinct(neighbours, listed, codes), codes))
+        of_clock = [g for g in of_rank[int(ranks[clock])] if pd.isna(known) or known == g.pg_ranks]
+        for members, rows_of_size in rows_by_key(state.group_size, rows_of_clock).items():
+            listed = [g for g in of_clock if members in (-1, len(g.ranks))]
+            if listed:
+                chosen.append(_chosen(neighbours, rows_of_size, _distinct(neighbours, listed, codes), codes))
     named = {code: (group.name, tuple(group.ranks)) for group, code in codes.items()}
     yield Grouping(rows[:0], rows[:0], rows[:0], named)
     for rows_of_clock, of_call, size, clear in chosen:
