@@ -401,9 +401,10 @@ def _causes(analysis: Analysis) -> Section:
 
 def _kernels(analysis: Analysis) -> Section:
     table = analysis.table("kernels")
-    figures = [bars.top_kernels(table)] if len(table) > 1 else []
+    has_shares = bool(table["share_frac"].notna().any())  # not where nothing took any time
+    figures = [bars.top_kernels(table)] if len(table) > 1 and has_shares else []
     says = ""
-    if len(table):
+    if has_shares:
         first = table.iloc[0]
         says = f"{first['share_frac']:.0%} of device time is in {shortened_kernel(printable(first['name']), 60)}."
     return Section("kernels", "Kernels", says, figures, _blocks(analysis, "kernels"))

@@ -293,6 +293,16 @@ def test_all_that_people_see_can_be_made(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "r.html").stat().st_size > 10_000
 
 
+def test_a_page_of_what_takes_no_time(tmp_path: Path) -> None:
+    space = Space()
+    ops = space.plane("/device:TPU:0").line("XLA Ops")
+    ops.event("all-reduce.1", 0, 0).event("fusion.1", 0, 0).event("fusion.2", 0, 0)
+    path, page = space.write(tmp_path / "a.xplane.pb"), tmp_path / "r.html"
+    for command in (["summary", "--all"], ["report", "-o", str(page)]):
+        assert main([*command, "--no-cache", str(path)]) == 0
+    assert "device time is in" not in page.read_text()
+
+
 @pytest.mark.parametrize("planes", [[], ["/host:CPU"], ["/device:TPU:0"]])
 def test_where_no_device_did_anything_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], planes: list[str]
