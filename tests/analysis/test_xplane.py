@@ -293,6 +293,31 @@ def test_all_that_people_see_can_be_made(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "r.html").stat().st_size > 10_000
 
 
+def test_feeding_copying_and_messages_are_no_compute(tmp_path: Path) -> None:
+    space = Space()
+    device = space.plane("/device:TPU:0")
+    device.of_names["send.7"] = {"hlo_category": "host send"}
+    begun = 0
+    for name, us in (
+        ("infeed.1", 200), ("fusion.1", 100), ("outfeed.1", 30), ("copy-start.1", 5), ("copy.9", 40),
+        ("copy-done.1", 45), ("recv.1", 3), ("send.1", 2), ("fusion.1", 100), ("send-done.1", 10),
+        ("recv-done.1", 300), ("send.7", 15), ("send_fusion.1", 50),
+    ):  # fmt: skip
+        (device.lines or [device.line("XLA Ops")])[0].event(name, begun * US, (begun + us) * US)
+        begun += us
+    found = read([space], tmp_path)
+    kinds = found.run.activities.groupby("kind")["dur_ns"].sum() / US
+    assert kinds.to_dict() == {
+        "compute": 100 + 40 + 100 + 50,
+        "memory": 200 + 30 + 5 + 45 + 15,
+        "comm": 2 + 100 + 10 + 3 + 2 + 100 + 10 + 300,
+    }
+    calls = found.table("calls")[["collective", "dur_ns", "process_group"]]
+    assert calls.fillna("").values.tolist() == [["recv", 415 * US, ""], ["send", 112 * US, ""]]
+    assert found.table("breakdown")["exposed_comm_ns"].tolist() == [315 * US]
+    assert set(found.table("collectives")["note"]) == {"its peer is not known"}
+
+
 def test_a_page_of_what_takes_no_time(tmp_path: Path) -> None:
     space = Space()
     ops = space.plane("/device:TPU:0").line("XLA Ops")

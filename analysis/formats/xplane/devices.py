@@ -2,7 +2,7 @@
 
 A TPU runs one operation after the other. One that holds others, such as a loop, is what it did between these, and
 nothing at all where it only steers. A collective that runs beside others is one activity, from the begin of its
-`-start` to the end of its `-done`.
+`-start` to the end of its `-done`. Where it feeds the device, or waits for a copy that it began, it does not compute.
 
 Source of the names: xplane_schema.cc and cupti_collector.cc of openxla/xla.
 """
@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....common.nccl_tests import POINT_TO_POINT
 from ...core.copy_names import copy_name, direction_said, fill_name, memory_said
-from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
+from ...core.kinds import COMM, COMPUTE, MEMORY, kernel_kind, memory_kind
 from ...recording.arrays import Int64s
 from ...recording.values import MISSING, NOT_KNOWN
 from .programs import Does, Instruction, done_by
@@ -30,6 +31,8 @@ _COPY = re.compile(r"Memcpy ?(H2D|D2H|D2D|P2P|H2H|HtoD|DtoH|DtoD|PtoP|HtoH|Other
 _WAYS = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "p2p": "PtoP", "h2h": "HtoH"}
 _DETAIL = re.compile(r"([a-z_]+):(\S*)")
 _NO_WORK = ("memalloc_details", "MemFree_details", "MemoryResidency_details")
+_COPYING = re.compile(r"%?(?:host (?:send|recv)|(?:host )?(?:in|out)feed|copy(?=-))(?:-start|-done)?(?![\w-])")
+"""What feeds the device or takes data from it, or waits for a copy beside the operations; by name or category."""
 _STEERING = re.compile(r"%?(?:while|conditional|call|async-call)(?![\w-])")
 _FIRST_LANE = 1 << 20
 """The stream of what runs beside the operations of a TPU; more of them where several run at a time."""
@@ -137,6 +140,8 @@ def on_streams(
             kind = memory_kind(name)
         else:
             collective = lookup(program, instruction)
+            if collective is not None and collective.said.kind in POINT_TO_POINT:
+                collective = None  # one kernel may send and receive, and it is named for the first of both
             kind = COMM if collective is not None else kernel_kind(name, comm_names)
         ran.append(
             DeviceActivity(start, end, streams[line], names.number(name, kind), event, collective, instruction, program)
@@ -248,6 +253,7 @@ class _Operation(NamedTuple):
     end_ps: int
     name: str
     said: Does | None
+    kind: str
     program: str
     event: int
 
@@ -261,13 +267,13 @@ def of_operations(
     ran = []
     for one in parts:
         if one.said is None or not one.said.phase:
-            kind = COMPUTE if one.said is None else COMM
             found = None if one.said is None else _found(one, lookup)
             ran.append(
                 DeviceActivity(
-                    one.start_ps, one.end_ps, 0, names.number(one.name, kind), one.event, found, one.name, one.program
+                    one.start_ps, one.end_ps, 0, names.number(one.name, one.kind), one.event, found, one.name,
+                    one.program,
                 )
-            )
+            )  # fmt: skip
     spans = [*_pairs([one for one in parts if one.said is not None and one.said.phase], lookup)]
     covered = {(one.program, _whole_name(one.name), one.start_ps) for one, _ in spans}
     starts = sorted(one.start_ps for one, _ in spans)
@@ -286,7 +292,7 @@ def _operations(plane: Plane, line: str, zero_ns: int, runs: ProgramRuns) -> lis
     """The operations on a line by start, those that hold others before these."""
     events = plane.events(lines_named(plane, line), zero_ns)
     categories = plane.kind_texts("hlo_category")
-    said = {number: done_by(categories.get(number, "")) or done_by(name) for number, name in plane.event_names.items()}
+    known = {number: _does(categories.get(number, ""), name) for number, name in plane.event_names.items()}
     own = events.stats.texts("hlo_category")
     order = np.lexsort((-events.end_ps, events.start_ps)).tolist()
     starts, ends, numbers = events.start_ps.tolist(), events.end_ps.tolist(), events.name.tolist()
@@ -294,18 +300,27 @@ def _operations(plane: Plane, line: str, zero_ns: int, runs: ProgramRuns) -> lis
     for event in order:
         run = runs.at(starts[event])
         name = plane.event_names.get(numbers[event], "unknown")
-        collective = done_by(own[event]) if event in own else None
+        kind, said = _does(own[event], name) if event in own else known.get(numbers[event], (COMPUTE, None))
         made.append(
             _Operation(
                 starts[event],
                 ends[event],
                 _short(name),
-                collective or said.get(numbers[event]),
+                said,
+                kind,
                 runs.programs[run] if run >= 0 else "",
                 event,
             )
         )
     return made
+
+
+def _does(category: str, name: str) -> tuple[str, Does | None]:
+    """The kind of an instruction with this category and name, and the collective if it is one."""
+    if _COPYING.match(category) or _COPYING.match(name):
+        return MEMORY, None
+    said = done_by(category) or done_by(name)
+    return (COMPUTE if said is None else COMM), said
 
 
 def _short(name: str) -> str:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....common.nccl_tests import item_bytes
+from ....common.nccl_tests import POINT_TO_POINT, item_bytes
 from ...recording.protobuf import BYTES, NUMBER, Document, Fields, Pieces
 from .space import Plane
 
 _KINDS = {
     "all-reduce-scatter": "reduce_scatter", "ragged-all-to-all": "all_to_all", "all-reduce": "all_reduce",
     "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "all_to_all",
-    "collective-permute": "collective_permute", "collective-broadcast": "broadcast",
+    "collective-permute": "collective_permute", "collective-broadcast": "broadcast", "send": "send", "recv": "recv",
 }  # fmt: skip
 _SAID = re.compile(rf"%?(?P<kind>{'|'.join(_KINDS)})(?P<phase>-start|-done|)(?: fusion)?(?![\w-])")
 _ASYNC = re.compile(r"async(?P<phase>-start|-done)\Z")
@@ -74,9 +74,15 @@ class Instruction(NamedTuple):
 
 
 def done_by(name: str) -> Does | None:
-    """The collective that the name or category of an instruction says: `all-reduce-start.3`; None for all else."""
+    """The collective that the name or category of an instruction says: `all-reduce-start.3`; None for all else.
+
+    A `send` or `recv` only begins a message, which its `-done` waits for.
+    """
     match = _SAID.match(name)
-    return Does(_KINDS[match["kind"]], match["phase"]) if match else None
+    if match is None:
+        return None
+    kind = _KINDS[match["kind"]]
+    return Does(kind, match["phase"] or ("-start" if kind in POINT_TO_POINT else ""))
 
 
 def collectives_in(plane: Plane | None, programs: Collection[str]) -> dict[tuple[str, str], Instruction]:
@@ -131,6 +137,8 @@ class _Program:
         if said.phase == "-done":
             begun = next(iter(self._operands(row)), None)
             return Instruction(said, None if begun is None else self._names.get(begun))
+        if said.kind in POINT_TO_POINT:  # these name no groups, which elsewhere means all
+            return Instruction(said)
         arrays = [leaf for operand in self._operands(core) for leaf in self._arrays(self._shape(operand))]
         dtypes = {dtype for dtype, _ in arrays}
         groups = self._groups(core)
