@@ -320,8 +320,7 @@ def joined_run(
     """Make the run of these files, found at `paths`; `tables` makes its tables. Raises AnalysisError."""
     read: list[TraceFile] = []
     failed: list[str] = []
-    count = 0
-    for count, file in enumerate(files, 1):  # noqa: B007 - it is used below
+    for file in files:
         if isinstance(file, TraceError):
             if not options.keep_going:
                 raise file
@@ -329,13 +328,12 @@ def joined_run(
         else:
             read.append(file)
             failed += [file.damage] if file.damage else []
-    unusable = "the only file could not" if count == 1 else f"none of the {count:,} files could"
-    none = f"{paths[0]}: {unusable} be used:\n  "
+    failed = [*dict.fromkeys(failed)]  # ranks that share a file share its damage
     if not read:
-        raise NoTraces(none + "\n  ".join(failed))
+        raise NoTraces(_none_usable(paths, failed))
     members, lost = members_of(read, keep_going=options.keep_going)
     if not members:
-        raise NoTraces(none + "\n  ".join(lost))
+        raise NoTraces(_none_usable(paths, lost))
     members, notes = chosen(members, options)
     notes += [*notes_on_clocks(members), *notes_on_copies(members)]
     notes += notes_on_marks(members, options.step_marker)
@@ -347,6 +345,12 @@ def joined_run(
         run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed, step_marker=options.step_marker
     )
     return _of_some_steps(run, members, options) if options.steps or options.last else run
+
+
+def _none_usable(paths: Sequence[Path], failed: Sequence[str]) -> str:
+    if len(failed) == 1:
+        return failed[0]
+    return f"{paths[0]}: none of the {len(failed):,} files could be used: {'; '.join(failed)}"
 
 
 def _of_some_steps(run: Run, members: list[Member[TraceFile]], options: ReadOptions) -> Run:

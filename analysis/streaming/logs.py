@@ -139,7 +139,7 @@ class LogsOverTime:
                 progress(sum(each.position for each in self._streams))
         self._waiting.settle(lambda keys, _: np.ones(len(keys), dtype=bool))
         if not self._ids:
-            raise NoTraces("no log could be used:\n  " + "\n  ".join(self.failed))
+            raise NoTraces("no log could be used: " + "; ".join(self.failed))
 
     def _block_of(self, stream: _Stream) -> LogBlock | None:
         """The next block; None at the end, after closing the log. Raises TraceError."""

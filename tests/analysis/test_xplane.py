@@ -394,6 +394,21 @@ def test_what_stands_before_the_damage_is_kept_if_asked_for(tmp_path: Path, caps
     assert len(found.table("breakdown")) == 1
 
 
+def test_the_damage_of_a_file_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tpus()[0].write(tmp_path / "a.xplane.pb")
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"/device:TPU:0 SparseCore") - 2])
+    assert main(["breakdown", "--no-cache", "--keep-going", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("\n") >= 2
+    assert said.err.count("ends in the middle") == 1
+    path.write_bytes(content[:1])
+    assert main(["breakdown", "--no-cache", "--keep-going", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {path}: ends in the middle of a message")
+    assert "\\n" not in said.err
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -75,7 +75,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
             else:
                 failed.append(packed)
     if not done:
-        raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
+        raise NoTraces(f"{runs[0]}: no trace could be packed: " + "; ".join(map(str, failed)))
     if output is not None:
         copy_side_files([trace.path for trace in traces], output)
     for note in (note for packed in done for note in packed.repaired):
