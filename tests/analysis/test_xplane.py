@@ -342,6 +342,39 @@ def test_where_no_device_did_anything_that_is_said(
     assert said.count("\n") == 0
 
 
+def working(space: Space, number: int) -> Space:
+    space.plane(f"/device:TPU:{number}").line("XLA Ops").event("fusion.1", 0, 1000).event("fusion.2", 1000, 3000)
+    return space
+
+
+def test_devices_that_did_nothing_are_left_out(tmp_path: Path) -> None:
+    space = Space("node0")
+    space.plane("/device:TPU:0").line("XLA Ops")
+    idle = Space("node1")
+    idle.plane("/device:TPU:0")
+    found = read([working(working(space, 1), 2), idle], tmp_path)
+    assert found.table("breakdown")["rank"].tolist() == [0, 1]
+    notes = " ".join(found.run.notes)
+    assert "device 0 did nothing while the trace was captured, and is left out" in notes
+    assert "left out node1.xplane.pb: its devices did nothing" in notes
+    assert found.run.world_size == 2
+
+
+def test_where_no_operations_were_recorded_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = Space()
+    space.plane("/device:TPU:0").line("Steps").event("1", 0, 100)
+    assert main([str(space.write(tmp_path / "a.xplane.pb"))]) == 1
+    said = capsys.readouterr().err
+    assert "no operations of its device were recorded" in said
+    assert "--ranks" not in said
+
+
+def test_a_second_plane_of_a_device_is_named(tmp_path: Path) -> None:
+    found = read([working(working(Space(), 0), 0)], tmp_path)
+    assert found.run.activities["dur_ns"].sum() == 3000
+    assert any("left out 1 plane with the number of a device before" in note for note in found.run.notes)
+
+
 def mutants(content: bytes, seed: int, count: int) -> Iterator[bytes]:
     """The file with bytes changed, cut out, doubled, or cut off."""
     drawn = random.Random(seed)

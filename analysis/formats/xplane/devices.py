@@ -115,6 +115,12 @@ def streams_of(plane: Plane) -> list[PlaneLine]:
     return [line for line in plane.lines if _STREAM.match(line.name)]
 
 
+def has_worked(plane: Plane) -> bool:
+    """Whether anything that a device did was recorded. Raises BrokenMessage."""
+    operations = (*lines_named(plane, OPERATION_LINE), *lines_named(plane, ASYNC_OPERATIONS))
+    return any(len(line.events) for line in (*streams_of(plane), *operations))
+
+
 def on_streams(
     plane: Plane, zero_ns: int, names: DistinctNames, comm_names: tuple[str, ...], lookup: Lookup
 ) -> tuple[PlaneEvents, list[DeviceActivity]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ....common.wording import ranges_of, ranks_in_words, shortened
 from ...core.escaping import encodable
@@ -18,26 +19,44 @@ _LIMIT_GB = 4.0
 
 
 def devices_as_ranks(paths: Sequence[Path]) -> RanksInFiles:
-    """The devices of each file as ranks; files that cannot be read stay as they are, and their reader says why."""
+    """The devices of each file that did something as ranks.
+
+    Files that cannot be read, or without such a device, stay as they are, and their reader says why.
+    """
     devices = {path: _devices(path) for path in sorted(paths, key=lambda path: natural_order(path.name))}
-    world = sum(map(len, devices.values()))
+    world = sum(len(one.working) for one in devices.values())
     found: list[Path] = []
+    counted_as: list[str] = []
     notes: list[str] = []
     rank = 0
-    for path, numbers in devices.items():
-        of_file = [SharedRank(rank + place, world, number, "device") for place, number in enumerate(numbers)]
-        found += [each.in_file(path) for each in of_file] or [path]
+    for path, (working, idle) in devices.items():
+        name = encodable(path.name)
+        of_file = [SharedRank(rank + place, world, number, "device") for place, number in enumerate(working)]
         if of_file:
-            own, of = ranks_in_words(each.rank for each in of_file), "device" if len(numbers) == 1 else "devices"
-            notes.append(f"{own}: {of} {ranges_of(numbers)} of {encodable(path.name)}")
-        rank += len(numbers)
-    if world < 2:
-        return RanksInFiles(found, [])
-    return RanksInFiles(found, [f"devices are counted as ranks, which nothing names: {shortened(notes, _MOST_NAMED)}"])
+            own, of = ranks_in_words(each.rank for each in of_file), "device" if len(working) == 1 else "devices"
+            counted_as.append(f"{own}: {of} {ranges_of(working)} of {name}")
+        elif idle and world:
+            notes.append(f"left out {name}: its devices did nothing while the trace was captured")
+            continue
+        found += [each.in_file(path) for each in of_file] or [path]
+        rank += len(working)
+    if world > 1:
+        named = shortened(counted_as, _MOST_NAMED)
+        notes.insert(0, f"devices are counted as ranks, which nothing names: {named}")
+    return RanksInFiles(found, notes)
 
 
-def _devices(path: Path) -> list[int]:
+class _Numbers(NamedTuple):
+    """Numbers of the devices of a file, by whether they did something."""
+
+    working: list[int]
+    idle: list[int]
+
+
+def _devices(path: Path) -> _Numbers:
     try:
-        return list(devices_in(space_in(path, ReadOptions(memory_gb=_LIMIT_GB))))
+        space = space_in(path, ReadOptions(memory_gb=_LIMIT_GB))
     except TraceError:
-        return []
+        return _Numbers([], [])
+    devices = devices_in(space)
+    return _Numbers(list(devices.working), devices.idle if space.damage is None else [])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from ...recording.row_bytes import tables_bytes
 from ...recording.shared_files import SharedRank, file_of, shared_rank
 from ...recording.values import MISSING, NOT_KNOWN
 from .devices import (
-    OPERATION_LINE,
     STEP_LINE,
     DeviceActivity,
     DistinctNames,
@@ -45,9 +43,9 @@ from .devices import (
     runs_on,
     streams_of,
 )
-from .files import damaged, devices_in, space_in
+from .files import HostDevices, damaged, devices_in, is_device, space_in
 from .programs import Instruction, collectives_in
-from .space import Plane, PlaneEvents, Space
+from .space import PlaneEvents, Space
 
 _HOST, _PROGRAMS, _CAPTURE = "/host:CPU", "/host:metadata", "Task Environment"
 _LONG_AGO_NS = 10**18  # in 2001: lines that count from the epoch begin later, all others earlier
@@ -66,34 +64,47 @@ def read_xplane(path: Path, options: ReadOptions, progress: Progress | None = No
     if space.damage is not None and not options.keep_going:
         raise damaged(file, space.damage) from space.damage
     devices = devices_in(space)
-    number = next(iter(devices), None) if shared is None else shared.number
-    if len(devices) > 1 and shared is None:
+    numbers = list(devices.working)
+    number = next(iter(numbers), None) if shared is None else shared.number
+    if len(numbers) > 1 and shared is None:
         raise NotATrace(
-            f"{path}: holds {len(devices)} devices, which are as many ranks; expected the path of one of them, such as "
-            f"{SharedRank(0, None, next(iter(devices)), 'device').in_file(path)}"
+            f"{path}: holds {len(numbers)} devices, which are as many ranks; expected the path of one of them, such as "
+            f"{SharedRank(0, None, numbers[0], 'device').in_file(path)}"
         )
-    if number is None or number not in devices:
+    if number is None or number not in numbers:
         if space.damage is not None:
             raise damaged(file, space.damage) from space.damage
-        names = ", ".join(repr(encodable(plane.name)) for plane in space.planes[:8]) or "none"
-        raise NotATrace(
-            f"{file}: shows nothing that a GPU or TPU did (planes: {names}); capture on one with jax.profiler.trace"
-        )
+        raise NotATrace(f"{file}: {_without_work(space, devices)}")
     try:
         return _Device(file, options, space, devices, number, shared).trace()
     except BrokenMessage as err:
         raise damaged(file, err) from err
 
 
+def _without_work(space: Space, devices: HostDevices) -> str:
+    """Why nothing can be read of any device."""
+    if not devices.idle:
+        names = ", ".join(repr(encodable(plane.name)) for plane in space.planes[:8]) or "none"
+        return f"shows nothing that a GPU or TPU did (planes: {names}); capture on one with jax.profiler.trace"
+    own, are = ("its device", "is") if len(devices.idle) == 1 else (f"its {len(devices.idle)} devices", "are")
+    steps = [plane for plane in space.planes if any(len(line.events) for line in lines_named(plane, STEP_LINE))]
+    if steps:
+        return (
+            f"no operations of {own} were recorded, only steps; capture again, with the level of tracing that is the "
+            "default"
+        )
+    return f"{own} did nothing while the trace was captured, or {are} not traced; capture while steps run"
+
+
 class _Device:
     """What a file says of one of its devices."""
 
     def __init__(
-        self, file: Path, options: ReadOptions, space: Space, devices: dict[int, Plane], number: int,
+        self, file: Path, options: ReadOptions, space: Space, devices: HostDevices, number: int,
         shared: SharedRank | None,
     ) -> None:  # fmt: skip
         self.file, self.options, self.space = file, options, space
-        self.devices, self.number, self.plane = devices, number, devices[number]
+        self.devices, self.number, self.plane = devices, number, devices.working[number]
         self.shared = shared
         self.names = DistinctNames()
         self.notes: list[str] = []
@@ -102,16 +113,16 @@ class _Device:
 
     def trace(self) -> RawTrace:
         """Everything that the device did. Raises BrokenMessage, NotATrace, TooLarge."""
-        is_gpu = bool(streams_of(self.plane)) or not lines_named(self.plane, OPERATION_LINE)
         runs = runs_on(self.plane, self.zero_ns)
         lookup = looked_up(collectives_in(self.space.named(_PROGRAMS), self._programs(runs)))
-        if is_gpu:
+        if streams_of(self.plane):
             events, ran = on_streams(self.plane, self.zero_ns, self.names, self.options.comm_names, lookup)
         else:
             events, ran = None, of_operations(self.plane, self.zero_ns, self.names, lookup, runs)
         if not ran and self.space.damage is None:
             raise NotATrace(
-                f"{self.file}: device {self.number} did nothing while the trace was captured; leave it out with --ranks"
+                f"{self.file}: device {self.number} only used memory while the trace was captured"
+                + ("; leave it out with --ranks" if len(self.devices.working) > 1 else "")
             )
         ran.sort(key=lambda one: (one.start_ps, one.end_ps))
         letters = sum(map(len, self.names.names))
@@ -283,7 +294,7 @@ class _Device:
         everybody = tuple(range(self.shared.world_size))
         if groups == (everybody,):
             return everybody
-        is_alone = len(self.devices) == len(everybody) and tuple(self.devices) == everybody
+        is_alone = tuple(self.devices.working) == everybody
         if not is_alone or sorted(n for group in groups for n in group) != list(everybody):
             return None
         return next(group for group in groups if self.shared.rank in group)
@@ -315,17 +326,33 @@ class _Device:
         return max(0, self.zero_ns) + (begun if _LONG_AGO_NS < begun < _LATEST_NS else 0)
 
     def _notes(self, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-        of_device = Counter(plane.name for plane in self.space.planes if plane.name.startswith("/device:"))
-        others = sorted(set(of_device) - {plane.name for plane in self.devices.values()})
-        if others and self.number == next(iter(self.devices)):
-            named = encodable(", ".join(others[:4]))
-            yield f"left out {counted(len(others), 'plane')} of parts of devices: {named}"
+        if self.number == next(iter(self.devices.working)):
+            yield from self._left_out()
         collectives = [row for row in rows if row["op"] != "peer_copy"]
         if collectives and not any(row["in_elems"] or row["in_bytes"] for row in collectives):
             yield (
                 "holds no program that says what its collectives move, so sizes and groups are not known; capture with "
                 "enable_hlo_proto, which is the default"
             )
+
+    def _left_out(self) -> Iterator[str]:
+        """Yield what of devices is not read."""
+        parts = {plane.name for plane in self.space.planes if plane.name.startswith("/device:")}
+        parts -= {plane.name for plane in self.space.planes if is_device(plane)}
+        if parts:
+            yield f"left out {counted(len(parts), 'plane')} of parts of devices: {_named(parts)}"
+        if self.devices.idle:
+            which, are = ("device", "is") if len(self.devices.idle) == 1 else ("devices", "are")
+            numbers = ranges_of(self.devices.idle)
+            yield f"{which} {numbers} did nothing while the trace was captured, and {are} left out"
+        if self.devices.again:
+            count = counted(len(self.devices.again), "plane")
+            names = _named(plane.name for plane in self.devices.again)
+            yield f"left out {count} with the number of a device before: {names}; give each capture a file of its own"
+
+
+def _named(planes: Iterable[str]) -> str:
+    return encodable(", ".join(sorted(planes)[:4]))
 
 
 def _received(kind: str, given: int | None, size: int | None) -> int | None:
