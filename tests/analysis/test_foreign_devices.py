@@ -272,7 +272,7 @@ FOREIGN: dict[str, tuple[Any, str]] = {
                'Ascend\'s profiler .* a process "Ascend Hardware"'),
     "ascend without its device": ([*named("Python", "CANN"), *spans(cat="cpu_op")], 'a process "CANN"'),
     "jax": ({"displayTimeUnit": "ns", "traceEvents": [*named("/device:GPU:0 (pid 1)", "/host:CPU"), *spans()]},
-            "the profiler of JAX or TensorFlow"),
+            r"the profiler of JAX or TensorFlow: .* give the `\*\.xplane\.pb` that was written with it"),
     "viztracer": ({"traceEvents": [*named("MainProcess"), *spans(cat="FEE")], "viztracer_metadata": {}}, "VizTracer"),
     "rocprofv3": ({"rocprofiler-sdk-tool": [{"buffer_records": {"kernel_dispatch": []}}]}, "rocprofv3"),
     "a large one of rocprofv3": ({"rocprofiler-sdk-tool": ["x" * (17 << 20)]}, "rocprofv3"),

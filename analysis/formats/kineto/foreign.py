@@ -14,16 +14,13 @@ from .cuts import NO_JSON
 from .events import PRIVATE_DEVICES
 from .stream import Surrounding
 
-# Names of processes, or how they begin, and who writes them.
-_WRITERS = {
-    "Ascend Hardware": "Ascend's profiler (torch_npu, MindSpore or msprof)",
-    "CANN": "Ascend's profiler (torch_npu, MindSpore or msprof)",
-    "/device:": "the profiler of JAX or TensorFlow",
-    "/host:": "the profiler of JAX or TensorFlow",
-}
+_EXPECTED = "expected a trace as torch.profiler writes it, of NVIDIA, AMD, Intel or MTIA devices, or of a CPU run"
+_ASCEND = "Ascend's profiler (torch_npu, MindSpore or msprof)", _EXPECTED
+_JAX = "the profiler of JAX or TensorFlow", "give the `*.xplane.pb` that was written with it"
+# Names of processes, or how they begin: who writes them, and what to do.
+_WRITERS = {"Ascend Hardware": _ASCEND, "CANN": _ASCEND, "/device:": _JAX, "/host:": _JAX}
 _WRITERS_BY_KEY = {"viztracer_metadata": "VizTracer"}
 _KEYS_OF_KINETO = frozenset(("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"))
-_EXPECTED = "expected a trace as torch.profiler writes it, of NVIDIA, AMD, Intel or MTIA devices, or of a CPU run"
 
 
 def check_device(path: Path, events: Events, around: Surrounding, *, is_whole: bool = True) -> None:
@@ -34,12 +31,12 @@ def check_device(path: Path, events: Events, around: Surrounding, *, is_whole: b
     if events.activities["ts"]:
         return
     keys = _keys(around)
-    for begin, writer in _WRITERS.items():
+    for begin, (writer, what_to_do) in _WRITERS.items():
         process = next((name for name in events.processes if name.startswith(begin)), None)
         if process is not None:
             raise NotATrace(
                 f'{path}: was written by {writer}: it has a process "{process}", and what its devices did is not '
-                f"read; {_EXPECTED}"
+                f"read; {what_to_do}"
             )
     for key in keys & _WRITERS_BY_KEY.keys():
         raise NotATrace(f'{path}: was written by {_WRITERS_BY_KEY[key]}, as its "{key}" says; {_EXPECTED}')
