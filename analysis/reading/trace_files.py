@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from ...common.wording import ranges_of
+from ...common.wording import ranges_of, shortened
 from ...contract.rank import META_SUFFIX, RankFile
 from ...contract.reading import OtherVersion, lenient
 from ...contract.recording import RECORDING_SUFFIX, recording_name
@@ -29,7 +29,7 @@ from .trace_input import TraceInput
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
-_DEEPEST, _MOST_LOOKED_INTO = 3, 20
+_DEEPEST, _MOST_LOOKED_INTO, _MOST_NAMED = 3, 20, 3
 _UNTAR = "tar -xf {archive} -C {folder}"
 _ARCHIVES = {
     ".zip": "python3 -m zipfile -e {archive} {folder}",  # not every machine has unzip
@@ -175,8 +175,8 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
     formats = {path: one for path in inside if (one := format_named_like(path.name))}
-    views = {name for one in formats.values() for name in one.also_written}
-    formats = {path: one for path, one in formats.items() if not any(fnmatchcase(path.name, name) for name in views)}
+    views, apart = _views(formats)
+    formats = {path: one for path, one in formats.items() if path not in views}
     plain = _without_recorded([path for path in formats if not _is_stream(path)])
     plain, said_better = _without_less(plain, formats)
     usual = {formats[path] for path in plain if name_parts(path.name)}
@@ -195,13 +195,32 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         inner = [path.name for path in inside if stat.S_ISDIR(_mode(path) or 0)]
         hint = f"; did you mean one of its folders ({', '.join(inner[:5])})?" if inner else ""
         raise NoTraces(f"{folder}: holds no {expected_files()}{hint}")
-    notes, taken = [*said_better], set(files)
+    notes, taken = [*apart, *said_better], set(files)
     for one in TRACE_FORMATS:
         others = [path.name for path in plain if formats[path] is one and path not in taken]
         if others:
             more = ", ..." if len(others) > 3 else ""
             notes.append(f"left out {len(others)} {one.others}: {', '.join(others[:3])}{more}")
     return files, notes, [path.name for path in formats if _is_stream(path)]
+
+
+def _views(formats: dict[Path, TraceFormat]) -> tuple[set[Path], list[str]]:
+    """Files that tools write beside their traces, by name, and a note on those that may be something else."""
+    of_tools = set(formats.values())
+    patterns = {pattern for one in of_tools for pattern in one.also_written}
+    views = {path for path in formats if any(fnmatchcase(path.name, pattern) for pattern in patterns)}
+    begun = {
+        path.name[: -len(ending)]
+        for path, one in formats.items()
+        for ending in (pattern.removeprefix("*") for pattern in one.file_names)
+        if path not in views and path.name.endswith(ending)
+    }
+    own = {pattern.replace("*", begin) for pattern in patterns for begin in begun}
+    apart = sorted(path.name for path in views if path.name not in own)
+    if not apart:
+        return views, []
+    others = " and ".join(sorted(one.others for one in of_tools if one.also_written))
+    return views, [f"left out beside {others}: {shortened(apart, _MOST_NAMED)}; name them to read them"]
 
 
 def _refuse_untraced(folder: Path) -> None:

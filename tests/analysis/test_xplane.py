@@ -279,8 +279,17 @@ def test_a_folder_of_a_run_of_xprof(tmp_path: Path, capsys: pytest.CaptureFixtur
     for space in tpus(2):
         space.write(folder / f"{space.host}.xplane.pb")
     (folder / "node0.trace.json.gz").write_bytes(b"\x1f\x8b not read")
-    assert main(["table", "breakdown", "--no-cache", "--format", "csv", str(folder)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 4
+    (folder / "perfetto_trace.json.gz").write_bytes(b"\x1f\x8b not read")
+    command = ["table", "breakdown", "--no-cache", "--format", "csv", str(folder)]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1 + 4
+    assert "left out beside" not in said.err
+    (folder / "r0.pt.trace.json").write_bytes(b"of torch")
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1 + 4
+    assert "left out beside xplane.pb files: r0.pt.trace.json; name them to read them" in said.err
 
 
 def test_all_that_people_see_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
