@@ -327,6 +327,34 @@ def test_feeding_copying_and_messages_are_no_compute(tmp_path: Path) -> None:
     assert set(found.table("collectives")["note"]) == {"its peer is not known"}
 
 
+@pytest.mark.parametrize(
+    "name", ["rs-start.1 rs-done.1", "reduce-scatter.5-start reduce-scatter.5-done"], ids=["by program", "by name"]
+)
+def test_what_a_general_start_begins_is_one_collective(tmp_path: Path, name: str) -> None:
+    start, done = name.split()
+    space = Space()
+    metadata, device = space.plane("/host:metadata"), space.plane("/device:TPU:0")
+    if start == "rs-start.1":
+        metadata.names["jit_step(7)"]
+        metadata.programs["jit_step(7)"] = program(
+            [
+                Instruction(start, "async-start", "float32", 64, wraps="reduce-scatter"),
+                Instruction(done, "async-done", operand=start),
+            ],
+            2,
+        )
+    device.of_names |= {start: {"hlo_category": "async-start"}, done: {"hlo_category": "async-done"}}
+    device.line("XLA Modules").event("jit_step(7)", 0, 100 * US, run_id=3)
+    ops = device.line("XLA Ops").event(start, 0, 5 * US)
+    ops.event("fusion.1", 5 * US, 55 * US).event(done, 55 * US, 100 * US)
+    found = read([space], tmp_path)
+    calls = found.table("calls")
+    assert calls[["collective", "dur_ns"]].values.tolist() == [["reduce_scatter", 100 * US]]
+    assert found.table("breakdown")[["compute_ns", "overlap_ns"]].values.tolist() == [[50 * US, 50 * US]]
+    if start == "rs-start.1":
+        assert calls["size_bytes"].tolist() == [64 * 4]
+
+
 def test_a_page_of_what_takes_no_time(tmp_path: Path) -> None:
     space = Space()
     ops = space.plane("/device:TPU:0").line("XLA Ops")

@@ -135,7 +135,10 @@ class Space:
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction of a program that communicates; `operand` is the instruction whose result it takes."""
+    """An instruction of a program that communicates; `operand` is the instruction whose result it takes.
+
+    An `async-start` is what it `wraps`, an opcode, in a computation of its own.
+    """
 
     name: str
     opcode: str
@@ -144,11 +147,12 @@ class Instruction:
     groups: tuple[tuple[int, ...], ...] = ()
     operand: str | None = None
     iota: tuple[int, int, tuple[int, ...], tuple[int, ...]] | None = None
+    wraps: str | None = None
 
 
 def program(instructions: Iterable[Instruction], devices: int, name: str = "jit_step") -> bytes:
     """An HloProto with these instructions, each with a parameter that it takes unless it names an operand."""
-    made = b""
+    made = wrapped = b""
     ids: dict[str, int] = {}
     for instruction in instructions:
         if instruction.operand is None:
@@ -166,8 +170,13 @@ def program(instructions: Iterable[Instruction], devices: int, name: str = "jit_
             count, size, shape_of, order = instruction.iota
             listed = integer(1, count) + integer(2, size) + packed(3, shape_of) + packed(4, order)
             content += message(87, message(2, listed))
+        if instruction.wraps is not None:
+            ids[f"{instruction.name} wrapped"] = number = len(ids) + 1
+            content += packed(38, (number,))
+            core = message(1, f"wrapped.{number}") + message(2, instruction.wraps) + integer(35, number)
+            wrapped += message(3, message(2, core + packed(36, (operand,))) + integer(5, number))
         made += message(2, content)
-    computation = message(3, message(1, "main") + made + integer(5, 1))
+    computation = wrapped + message(3, message(1, "main") + made + integer(5, 1))
     places = b"".join(message(3, packed(1, (device,))) for device in range(devices))
     assigned = message(15, integer(1, 1) + integer(2, devices) + places)
     return message(1, message(1, name) + computation + integer(5, 1) + assigned)

@@ -9,6 +9,7 @@ Source of the names: xplane_schema.cc and cupti_collector.cc of openxla/xla.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -268,8 +269,8 @@ def of_operations(
     plane: Plane, zero_ns: int, names: DistinctNames, lookup: Lookup, runs: ProgramRuns
 ) -> list[DeviceActivity]:
     """What a TPU did. Raises BrokenMessage, TooLarge."""
-    parts = list(_parts(_operations(plane, OPERATION_LINE, zero_ns, runs)))
-    beside = [one for one in _operations(plane, ASYNC_OPERATIONS, zero_ns, runs) if one.said is not None]
+    parts = list(_parts(_operations(plane, OPERATION_LINE, zero_ns, runs, lookup)))
+    beside = [one for one in _operations(plane, ASYNC_OPERATIONS, zero_ns, runs, lookup) if one.said is not None]
     ran = []
     for one in parts:
         if one.said is None or not one.said.phase:
@@ -294,30 +295,30 @@ def of_operations(
     return ran
 
 
-def _operations(plane: Plane, line: str, zero_ns: int, runs: ProgramRuns) -> list[_Operation]:
+def _operations(plane: Plane, line: str, zero_ns: int, runs: ProgramRuns, lookup: Lookup) -> list[_Operation]:
     """The operations on a line by start, those that hold others before these."""
     events = plane.events(lines_named(plane, line), zero_ns)
     categories = plane.kind_texts("hlo_category")
     known = {number: _does(categories.get(number, ""), name) for number, name in plane.event_names.items()}
     own = events.stats.texts("hlo_category")
+
+    @functools.cache
+    def by_program(program: str, name: str) -> tuple[str, Does | None]:
+        """Of what neither category nor name tell: an `async-start` may begin a collective."""
+        found = lookup(program, _short(name))
+        return (COMPUTE, None) if found is None else (COMM, found.said)
+
     order = np.lexsort((-events.end_ps, events.start_ps)).tolist()
     starts, ends, numbers = events.start_ps.tolist(), events.end_ps.tolist(), events.name.tolist()
     made = []
     for event in order:
         run = runs.at(starts[event])
+        program = runs.programs[run] if run >= 0 else ""
         name = plane.event_names.get(numbers[event], "unknown")
         kind, said = _does(own[event], name) if event in own else known.get(numbers[event], (COMPUTE, None))
-        made.append(
-            _Operation(
-                starts[event],
-                ends[event],
-                _short(name),
-                said,
-                kind,
-                runs.programs[run] if run >= 0 else "",
-                event,
-            )
-        )
+        if kind == COMPUTE:
+            kind, said = by_program(program, name)
+        made.append(_Operation(starts[event], ends[event], _short(name), said, kind, program, event))
     return made
 
 

@@ -22,7 +22,9 @@ _KINDS = {
     "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "all_to_all",
     "collective-permute": "collective_permute", "collective-broadcast": "broadcast", "send": "send", "recv": "recv",
 }  # fmt: skip
-_SAID = re.compile(rf"%?(?P<kind>{'|'.join(_KINDS)})(?P<phase>-start|-done|)(?: fusion)?(?![\w-])")
+_SAID = re.compile(
+    rf"%?(?P<kind>{'|'.join(_KINDS)})(?P<phase>-start|-done|)(?: fusion)?(?![\w-])(?:[.0-9]*(?P<behind>-start|-done))?"
+)
 _ASYNC = re.compile(r"async(?P<phase>-start|-done)\Z")
 _DTYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
@@ -82,7 +84,8 @@ def done_by(name: str) -> Does | None:
     if match is None:
         return None
     kind = _KINDS[match["kind"]]
-    return Does(kind, match["phase"] or ("-start" if kind in POINT_TO_POINT else ""))
+    phase = match["phase"] or match["behind"] or ""  # of `reduce-scatter.5-start`, begun by a general `async-start`
+    return Does(kind, phase or ("-start" if kind in POINT_TO_POINT else ""))
 
 
 def collectives_in(plane: Plane | None, programs: Collection[str]) -> dict[tuple[str, str], Instruction]:
