@@ -363,6 +363,9 @@ def test_a_page_of_what_takes_no_time(tmp_path: Path) -> None:
     for command in (["summary", "--all"], ["report", "-o", str(page)]):
         assert main([*command, "--no-cache", str(path)]) == 0
     assert "device time is in" not in page.read_text()
+    verdict = analyse(path).table("verdicts").iloc[0]
+    assert verdict["verdict"] == "inconclusive"
+    assert verdict["because"].startswith("Nothing was measured: what devices did took no time.")
 
 
 @pytest.mark.parametrize("planes", [[], ["/host:CPU"], ["/device:TPU:0"]])

@@ -286,7 +286,7 @@ def of_run(
     else:
         unseen_ms = gaps.unseen_ns / 1e6
         first = Fills(max(step.compute, unseen_ms), is_seen=unseen_ms <= step.compute)
-        verdict = "compute-bound" if first.is_seen else "inconclusive"
+        verdict = "compute-bound" if first.is_seen and step.whole else "inconclusive"
         rest = [loss for loss in large or losses[:1] if step.share(loss.ms) >= MENTIONED_FROM]
     says_who = any(isinstance(each, Loss) and each.waited is not None for each in (first, *rest))
     named = culprits.standing_out() if says_who else set()

@@ -815,6 +815,12 @@ def _first(found: RunFinding) -> tuple[str, str, str]:
         why = (_who_why(late) if late is not None else "") or more.lstrip(",:; ")
         why = ". ".join(filter(None, [why, _alone(found), _no_change(found)]))
         return headline, _loss(first, _of_whole(step, first.of_ms), step, found.communication), why
+    if not step.whole:
+        return (
+            "Nothing was measured",
+            "Nothing was measured: what devices did took no time.",
+            "what devices did took no time",
+        )
     what = "Compute fills" if first.is_seen else "What devices did is not in the trace for"
     why = "" if first.is_seen else f"compute fills {_with_share(step, step.compute)}"
     sentence = f"{what} {_of_whole(step, first.ms)}{f'; {why}' if why else ''}."
