@@ -20,6 +20,7 @@ from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.student import PAIRS_NEEDED
+from ..core.tables.columns import HOW_TO_MARK
 from ..core.tables.comparison import (
     CHANGED_CAUSES,
     CHANGED_KERNELS,
@@ -427,7 +428,7 @@ class Comparison:
         """The same where runs differ by this."""
         source = self._source(self._step_lengths)
         if source is None:
-            note = "no step is marked in one of the runs: call profiler.step() in the loop"
+            note = f"no step is marked in one of the runs: {HOW_TO_MARK}"
             counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
             return {"measure": "step", **counts, "note": note}
         a, b = self._step_lengths

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..core.escaping import printable
 from ..core.schema import plain, records
+from ..core.tables.columns import HOW_TO_MARK
 from ..errors import NothingMeasured, NotPredictable
 from ..metrics.memory.categories import BLOCK_CATEGORIES
 from ..metrics.pipelines.table import pieces_of_step
@@ -82,7 +83,7 @@ def no_such_step(analysis: Analysis, number: int) -> str:
     """What to say of a step that is not in the run."""
     name, steps = analysis.run.name, analysis.run.steps
     if not steps:
-        return f"{name}: has no steps; call profiler.step() in the loop"
+        return f"{name}: has no steps; {HOW_TO_MARK}"
     return f"{name}: has no step {number}; its steps are {steps[0]} to {steps[-1]}"
 
 

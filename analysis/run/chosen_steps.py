@@ -24,6 +24,7 @@ from ...common.wording import counted, ranges_of
 from ..core import markers
 from ..core.kinds import COMM, NEXT
 from ..core.steps import LATER_STEPS, NO_STEP, Mark, steps_at, windows_of
+from ..core.tables.columns import HOW_TO_MARK
 from ..core.tables.events import ACTIVITIES
 from ..errors import NoSuchSteps
 from ..recording.options import ReadOptions
@@ -32,8 +33,7 @@ from .rank_files import Member
 from .replicas import replicas
 
 _NONE = (
-    "the traces mark no steps: was profiler.step() called? --steps names other annotations that mark them. Without "
-    "steps, none can be chosen"
+    f"the traces mark no steps, so none can be chosen; {HOW_TO_MARK}; --steps names other annotations that mark them"
 )
 
 

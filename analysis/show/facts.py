@@ -10,6 +10,7 @@ import pandas as pd
 from ...common.nccl_tests import SYNCHRONISING
 from ...common.wording import counted, ranges_of
 from ..core.schema import records
+from ..core.tables.columns import HOW_TO_MARK
 from ..core.tables.communication import SUMMARY
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
@@ -172,7 +173,7 @@ def _ranks(analysis: Analysis) -> str:
 def _steps(analysis: Analysis) -> str:
     steps = analysis.run.steps
     outside = sum(ran.outside_steps for ran in analysis.run.tables.ran)
-    found = "none marked: was profiler.step() called? --steps names other marks"
+    found = f"none marked: {HOW_TO_MARK}; --steps names other marks"
     if steps:
         found = f"{len(steps)} ({ranges_of(steps)}){kinds_in_words(analysis.table('steps'))}"
     activities = "activity" if outside == 1 else "activities"

@@ -326,7 +326,7 @@ def hiding_in_words(hiding: Hiding | None, step_ns: float, unit: TimeUnit) -> st
 
     Empty where that is not known, or too little to speak of.
     """
-    if hiding is None or hiding.hidden_ns < _SHOWN_FROM * step_ns:
+    if hiding is None or not step_ns or hiding.hidden_ns < _SHOWN_FROM * step_ns:
         return ""
     cost_ns = hiding.hidden_ns - hiding.net_ns
     if cost_ns < _SHOWN_FROM * hiding.hidden_ns:

@@ -18,6 +18,7 @@ from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.comparison.analysis import Judgement
 from commtrace.analysis.comparison.causes import signed
 from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.columns import HOW_TO_MARK
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.screen import Screen
@@ -404,9 +405,9 @@ def test_without_steps_nothing_can_be_told(tmp_path):
     write_run(tmp_path, 1, [Collective((0,))])
     side_file(tmp_path, [])
     found = compare(tmp_path, tmp_path)
-    assert measure(found, "step")["note"] == "no step is marked in one of the runs: call profiler.step() in the loop"
+    assert measure(found, "step")["note"] == f"no step is marked in one of the runs: {HOW_TO_MARK}"
     assert found.decision.statements == (
-        "Steps cannot be compared: no step is marked in one of the runs: call profiler.step() in the loop.",
+        f"Steps cannot be compared: no step is marked in one of the runs: {HOW_TO_MARK}.",
     )
     assert found.decision.more_captures is None
     assert found.slower_by(0.1)[0] is Judgement.unknown

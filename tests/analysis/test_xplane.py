@@ -151,6 +151,16 @@ def test_without_programs_sizes_are_unknown_and_said_so(tmp_path: Path) -> None:
     )
 
 
+def test_advice_on_steps_is_for_jax_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = Space()
+    space.plane("/device:TPU:0").line("XLA Ops").event("fusion.1", 0, 100 * US)
+    path = space.write(tmp_path / "a.xplane.pb")
+    for command in (["summary", "--all"], ["breakdown", "--by", "step"]):
+        main([*command, "--no-cache", str(path)])
+        said = capsys.readouterr()
+        assert "StepTraceAnnotation" in said.out + said.err, command
+
+
 def test_what_is_left_out_is_named(of_tpus: Analysis) -> None:
     assert any("left out 1 plane" in note and "SparseCore" in note for note in of_tpus.run.notes)
 

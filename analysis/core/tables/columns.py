@@ -67,7 +67,9 @@ PHASE = (
     "backward; recompute: forward operators that run again in it; NA: called directly, forward, optimizer ...",
 )
 
-NO_STEPS_MARKED = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
+HOW_TO_MARK = "call profiler.step() in the loop, or in JAX put StepTraceAnnotation around each step"
+"""What to do where no steps are marked."""
+NO_STEPS_MARKED = f"no activity belongs to a step; {HOW_TO_MARK}, or say by --steps what marks steps"
 NO_SHAPES_RECORDED = (
     "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
 )

@@ -765,7 +765,7 @@ _ADVICE = {
     "jumped": ("they begin where a clock jumped", "capture while no clock is being set"),
     "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
     "unmatched": (_NONE_FITS, _LOOK),
-    "cut": (_NONE_FITS, f"capture whole steps with prof.step(), {_LOOK}"),
+    "cut": (_NONE_FITS, f"capture whole steps, {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
     "": ("messages that are under way together end where their rank asks for them",),
 }
