@@ -67,3 +67,25 @@ def test_a_leak_of_every_second_step_is_named_and_what_becomes_full_is_not(tmp_p
         ("leaks", 2 << 20, per, 6)
     ]
     assert {row["category"] for row in records(found.allocations) if row["region"] == "leaks"} == {"unknown"}
+
+
+def test_checkpointing_saves_what_was_foreseen(tmp_path):
+    peaks, found = {}, {}
+    for how in ("plain", "checkpointed"):
+        (tmp_path / how).mkdir()
+        done = subprocess.run(
+            [sys.executable, SCRIPTS / "checkpointed_layers.py", tmp_path / how, how],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found[how] = analyse(tmp_path / how, details=True)
+        [peaks[how]] = found[how].memory["peak_allocated_bytes"].tolist()
+    layers = found["plain"].table("checkpointing").set_index("region").loc["layers.*"]
+    assert layers["saves_low_bytes"] == layers["saves_high_bytes"]
+    assert layers["saves_low_bytes"] == pytest.approx(peaks["plain"] - peaks["checkpointed"], rel=0.01)
+    assert layers["recompute_ns"] > 0
+    assert "layers.*" in memory_screen(found["plain"]).partition("What checkpointing would save\n")[2].splitlines()[0]
+    again = found["checkpointed"].table("checkpointing")
+    assert (again["saves_high_bytes"] == 0).all()

@@ -209,6 +209,9 @@ class TableAttributes:
     allocations: pd.DataFrame
     """One row per rank, device, category and place: what is held at the peak, and what grows. Needs `details`."""
 
+    checkpointing: pd.DataFrame
+    """One row per rank, device and class of regions, those that save most first. Needs `details`."""
+
     pipeline_changes: pd.DataFrame
     """One row per pipeline and change. Only of steps whose schedule was found out."""
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 from ...common.wording import counted, ranges_of
 from ..core.escaping import printable
 from ..core.schema import Row, records
-from ..errors import UnknownTable
+from ..errors import NothingMeasured, UnknownTable
 from ..metrics.memory.categories import OLDER
 from ..metrics.memory.rounds import IN_CYCLES, IN_PARTS, IN_STEPS, LEAST_ROUNDS
 from ..metrics.memory.table import CATEGORY_COLUMNS, NO_STEPS, TOO_FEW_STEPS
 from ..metrics.regions.nesting import without_numbers
+from ..metrics.verdicts.words import length
 from ..render.fitting import shortened, shortened_path
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, WORST, Screen
@@ -40,6 +41,8 @@ _ROUND_NAMES = {IN_STEPS: "step", IN_CYCLES: "cycle", IN_PARTS: "part"}
 """What growth is told by, by the words of `grows_per`."""
 _SHOWN_FROM = 0.0005
 """Of the peak: parts that would be shown as 0.0% say nothing."""
+_WORTH_IT, _MOST_CHECKPOINTED = 0.05, 3
+"""Of the peak: what checkpointing must save to be named, and how many classes of regions are."""
 _STANDS_OUT, _LEAST_BYTES = 0.05, 1 << 20
 """A rank is named that holds so much more than the median of the ranks, as a part of that and in bytes."""
 
@@ -103,6 +106,7 @@ def _lines(analysis: MemoryTables, screen: Screen, width: int) -> Iterator[str]:
         ("Used on devices outside of torch", list(_outside(rows))),
         (f"What fills {_who(largest, rows)} at its peak", list(_categories(largest, screen, width))),
         ("Where that was allocated", list(_places(analysis, largest, screen, width))),
+        ("What checkpointing would save", list(_recomputing(analysis, largest, width))),
         ("What each step leaves behind", list(_growing(analysis, every, width))),
     ):
         if found:
@@ -157,11 +161,15 @@ def _has_totals(row: Row) -> bool:
 
 def _failed(analysis: MemoryTables) -> list[Row]:
     """Rows of `fragments` of devices that ran out of memory; none of traces, which do not show it."""
+    return [row for row in _rows_if_any(analysis, "fragments") if row["failed_request_bytes"] is not None]
+
+
+def _rows_if_any(analysis: MemoryTables, name: str) -> list[Row]:
+    """The rows of a table that only runs, or only snapshots have."""
     try:
-        table = analysis.table("fragments")
-    except UnknownTable:
+        return records(analysis.table(name))
+    except (UnknownTable, NothingMeasured):
         return []
-    return [row for row in records(table) if row["failed_request_bytes"] is not None]
 
 
 def _ran_out(row: Row) -> str:
@@ -258,6 +266,20 @@ def _places(analysis: MemoryTables, row: Row, screen: Screen, width: int) -> Ite
         yield f"  {what:<{room}}  {amount}"
     if len(shown) < len(held):
         yield f"  and {counted(len(held) - len(shown), 'more place')}: commtrace table allocations"
+
+
+def _recomputing(analysis: MemoryTables, row: Row, width: int) -> Iterator[str]:
+    """Yield the classes of regions that save most of a peak; of those that save the same, the outermost."""
+    least = _WORTH_IT * row["peak_allocated_bytes"]
+    shown: dict[tuple[int, int], Row] = {}
+    for one in _rows_if_any(analysis, "checkpointing"):
+        if (one["rank"], one["device"]) == (row["rank"], row["device"]) and one["saves_low_bytes"] >= least:
+            shown.setdefault((one["saves_low_bytes"], one["saves_high_bytes"]), one)
+    for one in [*shown.values()][:_MOST_CHECKPOINTED]:
+        low, high = bytes_text(one["saves_low_bytes"]), bytes_text(one["saves_high_bytes"])
+        again = "" if one["recompute_ns"] is None else f", for up to {length(one['recompute_ns'] / 1e6)} more per step"
+        amount = f"{low if low == high else f'{low} to {high}'}{again}"
+        yield f"  {shortened_path(printable(one['region']), width - len(amount) - 4)}  {amount}"
 
 
 def _alike(rows: Sequence[Row]) -> list[Row]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..metrics.device.idle import HostTables
     from ..metrics.memory.table import MemoryRows
+    from ..metrics.typical_step import TypicalStep
 
 _DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`: also of runs with a GPU")
 _REGION = ("string", "path of regions in which it was allocated: record_function, nn.Module; NA outside of all")
@@ -125,6 +126,21 @@ FRAGMENTS = Schema("fragments", "rank and device: what its allocator holds and c
     "device_free_bytes": ("Int64", "free on the device then, outside of the allocator; NA if none did"),
     "private_pool_bytes": ("int64", "segments of pools of their own, as CUDA graphs have, at the end"),
     "note": ("string", "how sizes are known, and what the history lacks"),
+})  # fmt: skip
+
+CHECKPOINTING = Schema("checkpointing", "rank, device and class of regions: its activations computed again", {
+    "rank": RANK,
+    "device": _DEVICE,
+    "region": ("string", "path of its regions, with * for numbers in which they differ: layers.*"),
+    "instances": ("int64", "regions of this class, each of which is checkpointed by itself"),
+    "activations_bytes": ("int64", "activations that were allocated in them and are held at the peak of the device"),
+    "saves_low_bytes": ("int64", "how much lower the peak is, if of each the largest block is what it hands on"),
+    "saves_high_bytes": ("int64", "the same if no block of it is"),
+    "recompute_ns": (
+        "Float64",
+        "time in which the device runs their forward passes in a step, and would again; NA if no step or time is known",
+    ),
+    "partial": PARTIAL,
 })  # fmt: skip
 
 BATCH_MEMORY = Schema("batch_memory", "rank and device: the largest batch that fits, from runs with different ones", {
@@ -253,3 +269,37 @@ def memory_steps(memory_rows: MemoryRows) -> pd.DataFrame:
 def allocations(memory_rows: MemoryRows) -> pd.DataFrame:
     """One row per rank, device, category and place: what is held at the peak, and what grows. Needs `details`."""
     return ALLOCATIONS.frame(memory_rows.places)
+
+
+@TableEntry(
+    CHECKPOINTING,
+    Topic.memory,
+    "What checkpointing of each class of regions would take from the peak, and the time that it costs.",
+    "memory.md#what-checkpointing-would-save",
+    command="table memory --by region",
+    after="allocations",
+    none_measured=(
+        "no activations of regions are held at the peak; regions are modules (with_modules=True) and record_function, "
+        "and memory is in the trace with profile_memory=True"
+    ),
+    narrow=("rank", "device", "region", "saves_low_bytes", "saves_high_bytes", "recompute_ns", "activations_bytes"),
+    optional=("recompute_ns",),
+)  # fmt: skip
+def checkpointing(memory_rows: MemoryRows, regions_ranks: pd.DataFrame, typical_step: TypicalStep) -> pd.DataFrame:
+    """One row per rank, device and class of regions, those that save most first. Needs `details`."""
+    from ..metrics.memory.recomputing import forward_ns, forward_times
+
+    times = forward_times(regions_ranks) if typical_step.steps else {}
+    rows = [
+        key
+        | {
+            "region": each.region,
+            "instances": len(each.regions),
+            "activations_bytes": each.activations_bytes,
+            "saves_low_bytes": each.saves_low_bytes,
+            "saves_high_bytes": each.saves_high_bytes,
+            "recompute_ns": forward_ns(times.get((key["rank"], key["device"]), {}), each.regions),
+        }
+        for key, each in sorted(memory_rows.recomputed, key=lambda row: (*row[0].values(), -row[1].saves_low_bytes))
+    ]
+    return CHECKPOINTING.frame(rows)

@@ -32,6 +32,7 @@ class MemoryBy(str, Enum):
     device = "device"
     step = "step"
     place = "place"
+    region = "region"
     fragments = "fragments"
     batch = "batch"
 
@@ -40,6 +41,7 @@ _TABLES = {
     MemoryBy.device: "memory",
     MemoryBy.step: "memory_steps",
     MemoryBy.place: "allocations",
+    MemoryBy.region: "checkpointing",
     MemoryBy.fragments: "fragments",
     MemoryBy.batch: "batch_memory",
 }
@@ -53,8 +55,9 @@ def memory_command(
     by: Annotated[
         MemoryBy | None,
         typer.Option(
-            help="A table instead of the screen: per device, per step of it, per place of allocation, fragments, or "
-            "the largest batch that fits, of runs with different ones.",
+            help="A table instead of the screen: per device, per step of it, per place of allocation, per class of "
+            "regions what checkpointing it would save, fragments, or the largest batch that fits, of runs with "
+            "different ones.",
             show_default="the screen; of `table memory` and in other formats, device",
         ),
     ] = None,
@@ -94,6 +97,7 @@ def memory_command(
       commtrace memory traces/my-run
       commtrace memory --by step traces/my-run
       commtrace memory --by place --where 'grows_bytes>0' traces/my-run
+      commtrace memory --by region traces/my-run
       commtrace memory --format json traces/my-run
       commtrace table memory traces/my-run
       commtrace memory snapshots/

@@ -21,6 +21,7 @@ from .curve import curve_of_step
 from .growth import AllocatedAt, Growth, growing_blocks, growth_in_all, growth_of_places, place_codes
 from .held import BEFORE, NOT_RECORDED, DeviceMemory, memory_of
 from .places import PHASE_NAMES, CpuProgram, Places
+from .recomputing import Recomputed, recomputed_regions
 from .rounds import IN_PARTS, IN_STEPS, LEAST_ROUNDS, Rounds, growth_rounds, passes, step_events
 
 CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category in BLOCK_CATEGORIES}
@@ -133,13 +134,15 @@ def explained_memory(
 class MemoryRows(NamedTuple):
     """Rows of the tables `memory`, `memory_steps` and `allocations`; and `curves`, of the step with each device's peak.
 
-    A curve has the rank, the device, the step, and `points`, rows as `curve_of_step` has them.
+    A curve has the rank, the device, the step, and `points`, rows as `curve_of_step` has them. `recomputed` has what
+    checkpointing would save on each rank and device.
     """
 
     devices: list[Row]
     steps: list[Row]
     places: list[Row]
     curves: list[Row]
+    recomputed: list[tuple[Row, Recomputed]]
 
 
 def rows_of_memory(explained: Iterable[ExplainedMemory], calls: pd.DataFrame) -> MemoryRows:
@@ -150,7 +153,7 @@ def rows_of_memory(explained: Iterable[ExplainedMemory], calls: pd.DataFrame) ->
     of_device: dict[tuple[int, str], list[ExplainedMemory]] = {}
     for one in explained:
         of_device.setdefault((one.memory.rank, one.memory.device), []).append(one)
-    rows = MemoryRows([], [], [], [])
+    rows = MemoryRows([], [], [], [], [])
     for (rank, device), cycles in of_device.items():
         key = {"rank": rank, "device": device}
         most = max(cycles, key=lambda one: one.memory.allocated_at(one.memory.peak))
@@ -161,6 +164,7 @@ def rows_of_memory(explained: Iterable[ExplainedMemory], calls: pd.DataFrame) ->
                 key | {"step": step, "points": curve_of_step(most.memory, most.category, most.marks, step)}
             )
         rows.places.extend(key | row for row in _allocation_rows(most, growing, per))
+        rows.recomputed.extend((key, each) for each in recomputed_regions(most.memory, most.category, most.places))
         rows.steps.extend(key | row for one in cycles for row in _step_rows(one))
     return rows
 

@@ -36,6 +36,8 @@ PHASES = (None, "backward", "recompute")
 """Names of these phases; the first one is what is called directly: forward pass, optimizer, data."""
 NO_REGION, NOT_LAUNCHED = 0, 1
 """Paths of work outside all regions, and of work whose launch is not in the trace."""
+BETWEEN_NAMES = " > "
+"""Between the names of a path."""
 NAMES = ("(outside any region)", "(no launch in the trace)")
 
 _NONE = -1
@@ -106,7 +108,7 @@ class RegionPaths:
         names = [self.names[path]]
         while (path := self.parents[path]) != NO_REGION:
             names.append(self.names[path])
-        return " > ".join(reversed(names))
+        return BETWEEN_NAMES.join(reversed(names))
 
     def cut(self, depth: int) -> Ints:
         """The path of at most `depth` names that each path lies in."""
