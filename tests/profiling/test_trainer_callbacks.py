@@ -74,7 +74,7 @@ def test_a_training_that_fails_does_so_and_leaves_what_was_traced(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", [transformers, lightning])
+@pytest.mark.parametrize("trainer", [transformers])  # both call the same
 def test_a_folder_that_is_taken_costs_the_capture_and_not_the_training(tmp_path: Path, trainer) -> None:
     run = tmp_path / "run"
     run.mkdir()
