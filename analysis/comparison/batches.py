@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from ..core.schema import Row, records
 from ..errors import NothingMeasured
 from ..metrics.memory.batches import BatchFit, BatchPeak, largest_batch
+from ..metrics.memory.table import SINCE_CAPTURE
 from ..tables.memory import BATCH_MEMORY
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NO_OUTSIDE = "what is used outside of torch is not known: capture with --memory, or give --limit"
-_SINCE_CAPTURE = "of the CPU, torch counts only what is allocated after the capture began"
 
 
 class RunMemory(Protocol):
@@ -84,7 +84,7 @@ def _row(key: tuple[int, str], devices: Sequence[_Device], limit_bytes: int | No
 
 def _limit(rows: Sequence[Row], given: int | None) -> tuple[int | None, str | None]:
     """What the allocator may take, and why a batch that seems to fit may not."""
-    since_capture = _SINCE_CAPTURE if rows[0]["device"] == "cpu" else None
+    since_capture = SINCE_CAPTURE if rows[0]["device"] == "cpu" else None
     if given is not None:
         return given, since_capture
     whole = min((row["device_bytes"] for row in rows if row["device_bytes"] is not None), default=None)

@@ -20,11 +20,12 @@ _PICKLE = (
 )
 _XSPACE = "is an XSpace of JAX or TensorFlow; name it `<host>.xplane.pb` to have it read with the others of its folder"
 _PERFETTO = "is a trace in Perfetto's format; name it `....pftrace` to have it read if torch wrote it"
-_ZIP = (
-    "is a zip archive, which is not read as it is; unpack it into a folder with python3 -m zipfile -e ARCHIVE FOLDER, "
-    "and give that"
-)
-_TAR = "is a tar archive, which is not read as it is; unpack it into a folder with tar -xf, and give that"
+UNZIP = "python3 -m zipfile -e {archive} {folder}"
+"""Not every machine has unzip."""
+UNTAR = "tar -xf {archive} -C {folder}"
+_ARCHIVE = "is {} archive, which is not read as it is; unpack it into a folder: {}; and give that folder"
+_ZIP = _ARCHIVE.format("a zip", UNZIP.format(archive="ARCHIVE", folder="FOLDER"))
+_TAR = _ARCHIVE.format("a tar", UNTAR.format(archive="ARCHIVE", folder="FOLDER"))
 _ROCPROF = (
     "is a CSV table of rocprof, which has no calls of a CPU and no collectives; capture with torch.profiler, which "
     "traces AMD GPUs as well"

@@ -20,7 +20,7 @@ from ..core.places.place import is_remote
 from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import TraceFormat
-from ..formats.others import foreign_file
+from ..formats.others import UNTAR, UNZIP, foreign_file
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 from ..recording.compression import first_bytes
 from ..recording.options import RunFacts
@@ -30,10 +30,9 @@ from .trace_input import TraceInput
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
 _DEEPEST, _MOST_LOOKED_INTO, _MOST_NAMED = 3, 20, 3
-_UNTAR = "tar -xf {archive} -C {folder}"
 _ARCHIVES = {
-    ".zip": "python3 -m zipfile -e {archive} {folder}",  # not every machine has unzip
-    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2", ".tar.zst"), _UNTAR),
+    ".zip": UNZIP,
+    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".txz", ".tbz2", ".tar.zst"), UNTAR),
 }
 
 

@@ -86,7 +86,7 @@ def prices_of(
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
-    # Ranks that do not communicate end each by itself: none is late for another.
+    # Where ranks do not communicate, each ends by itself: none is late for another one.
     several = len(_Pricing(replay).ranks) > 1 and any(member.program.is_comm.any() for member in members)
     blamed = set(blamed) - set(unshown)
     balanced, uneven = experts() or (None, None)

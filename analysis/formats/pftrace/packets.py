@@ -230,9 +230,9 @@ class Packets:
 
 
 def _pairs(kinds: list[int], tracks: list[int], times: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield the places of the begin and the end of each slice.
+    """Yield the places where each slice begins and ends.
 
-    torch writes the ends of many slices in the order of their begins. A writer that writes all by time ends what it
+    torch writes the ends of many slices in the order in which they began. A writer that writes all by time ends what it
     began last.
     """
     by_time = bool((np.diff(times) >= 0).all())

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.escaping import encodable
-from ...errors import DamagedTrace, NotATrace, UnreadableFile
+from ...errors import NotATrace
 from ...recording.building import header_of
-from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from ...recording.options import Progress, ReadOptions
-from ...recording.protobuf import BrokenMessage, Document
+from ...recording.protobuf import BrokenMessage
+from ...recording.protobuf_files import damaged, document_in
 from ...recording.recording import RawTrace
 from ..kineto.reader import read_texts
 from ..kineto.written import WORK_CATEGORIES, counter_text, event_text, window_end_text
@@ -34,29 +34,16 @@ _NUMBERS = frozenset({
 """Arguments that are numbers in JSON; here all are texts."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LATEST_NS = 2**62 - 2**55
-_AGAIN = "capture it again, or copy it again"
 
 
 def read_pftrace(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
     """Read one file. Raises UnreadableFile, NotATrace, DamagedTrace, TooLarge."""
-    budget = options.budget(packed_bytes(path))
+    document = document_in(path, options, progress)
     try:
-        with path.open("rb") as file:
-            data = all_bytes(path, file, budget)
-    except OSError as err:
-        raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
-    except BrokenPacking as err:
-        raise DamagedTrace(f"{path}: {err}; {_AGAIN}") from err
-    if progress:
-        progress(packed_bytes(path))
-    if not data:
-        raise NotATrace(f"{path}: is empty; the capture was interrupted before torch wrote it")
-    budget.draw(f"{path}: what it holds, unpacked,", len(data))
-    try:
-        packets = Packets(Document(data, budget, f"{path}: the events in it"))
+        packets = Packets(document)
         slices, stages, samples = list(packets.slices()), list(packets.stages()), list(packets.samples())
     except BrokenMessage as err:
-        raise DamagedTrace(f"{path}: {err} at byte {err.at:,}, counted unpacked; {_AGAIN}") from err
+        raise damaged(path, err) from err
     if not stages and not any(one.category for one in slices):
         raise NotATrace(
             f"{path}: is a trace in Perfetto's format without any event of torch.profiler; look at it on "
@@ -66,7 +53,7 @@ def read_pftrace(path: Path, options: ReadOptions, progress: Progress | None = N
     ends = [*(one.end_ns for one in slices), *(one.start_ns + one.dur_ns for one in stages)]
     base_ns, last_ns = min(begins), max(ends)
     if not 0 <= base_ns <= _LATEST_NS:
-        raise DamagedTrace(f"{path}: has an event at an impossible time ({base_ns} ns); {_AGAIN}")
+        raise damaged(path, f"has an event at an impossible time ({base_ns} ns)")
     # torch says in JSON that the window ended then.
     texts = [
         *_of_threads(slices, base_ns),
@@ -74,7 +61,7 @@ def read_pftrace(path: Path, options: ReadOptions, progress: Progress | None = N
         *_of_counters(samples, base_ns),
         window_end_text((last_ns + 1 - base_ns) / 1000),
     ]
-    trace = read_texts(path, texts, header_of(base_ns=base_ns), len(data), options)
+    trace = read_texts(path, texts, header_of(base_ns=base_ns), len(document.data), options)
     trace.notes = [*trace.notes, *_notes(path, stages)]
     return trace
 

@@ -1,7 +1,7 @@
 """What a device did: kernels of a GPU by stream, operations of a TPU.
 
 A TPU runs one operation after the other. One that holds others, such as a loop, is what it did between these, and
-nothing at all where it only steers. A collective that runs beside others is one activity, from the begin of its
+nothing at all where it only steers. A collective that runs beside others is one activity, from the start of its
 `-start` to the end of its `-done`. Where it feeds the device, or waits for a copy that it began, it does not compute.
 
 Source of the names: xplane_schema.cc and cupti_collector.cc of openxla/xla.
@@ -36,7 +36,7 @@ _COPYING = re.compile(r"%?(?:host (?:send|recv)|(?:host )?(?:in|out)feed|copy(?=
 """What feeds the device or takes data from it, or waits for a copy beside the operations; by name or category."""
 _STEERING = re.compile(r"%?(?:while|conditional|call|async-call)(?![\w-])")
 _FIRST_LANE = 1 << 20
-"""The stream of what runs beside the operations of a TPU; more of them where several run at a time."""
+"""The first stream number for what runs beside the operations of a TPU: the next ones where several run at a time."""
 
 
 class DeviceActivity(NamedTuple):

@@ -6,41 +6,22 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import DamagedTrace, NotATrace, UnreadableFile
-from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from ...recording.options import Progress, ReadOptions
-from ...recording.protobuf import BrokenMessage, Document
+from ...recording.protobuf import BrokenMessage
+from ...recording.protobuf_files import damaged, document_in
 from .devices import has_worked
 from .space import Plane, Space
 
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,6})")
-_AGAIN = "capture it again, or copy it again"
 
 
 def space_in(path: Path, options: ReadOptions, progress: Progress | None = None) -> Space:
     """What a file holds before any damage. Raises UnreadableFile, NotATrace, DamagedTrace, TooLarge."""
-    budget = options.budget(packed_bytes(path))
+    document = document_in(path, options, progress)
     try:
-        with path.open("rb") as file:
-            data = all_bytes(path, file, budget)
-    except OSError as err:
-        raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
-    except BrokenPacking as err:
-        raise DamagedTrace(f"{path}: {err}; {_AGAIN}") from err
-    if progress:
-        progress(packed_bytes(path))
-    if not data:
-        raise NotATrace(f"{path}: is empty; the capture was interrupted before it was written")
-    budget.draw(f"{path}: what it holds, unpacked,", len(data))
-    try:
-        return Space(Document(data, budget, f"{path}: the events in it"))
+        return Space(document)
     except BrokenMessage as err:
         raise damaged(path, err) from err
-
-
-def damaged(path: Path, err: BrokenMessage) -> DamagedTrace:
-    """The error for a file that is no whole XSpace."""
-    return DamagedTrace(f"{path}: {err} at byte {err.at:,}, counted unpacked; {_AGAIN}")
 
 
 class HostDevices(NamedTuple):

@@ -196,7 +196,7 @@ class _Program:
         return rows[0] if len(rows) == 1 else None
 
     def _groups(self, row: int) -> DeviceGroups | None:
-        """The groups of devices that an instruction names, or that of all; None if they cannot be told."""
+        """The groups of devices that an instruction names, or one of all devices; None if they are not known."""
         if self._devices is None:
             return None
         places = self._places(row)

@@ -21,6 +21,7 @@ from ...recording.building import columns_of, events_of, header_of
 from ...recording.header import Header, ProcessGroup
 from ...recording.options import Progress, ReadOptions
 from ...recording.protobuf import BrokenMessage
+from ...recording.protobuf_files import damaged
 from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_trace
 from ...recording.row_bytes import tables_bytes
 from ...recording.shared_files import SharedRank, file_of, shared_rank
@@ -43,7 +44,7 @@ from .devices import (
     runs_on,
     streams_of,
 )
-from .files import HostDevices, damaged, devices_in, is_device, space_in
+from .files import HostDevices, devices_in, is_device, space_in
 from .programs import Instruction, collectives_in
 from .space import PlaneEvents, Space
 

@@ -29,7 +29,7 @@ _INTEGERS = (3, 4)
 
 
 class Stats:
-    """What is said of events, or of a plane, by the names of what is said."""
+    """The stats of events, or of a plane, by their names."""
 
     def __init__(self, document: Document, said: Fields, names: dict[int, str]) -> None:
         """Of the messages `said`; `of` in these are the events."""
@@ -80,7 +80,7 @@ class Stats:
 class PlaneEvents(NamedTuple):
     """Events of some lines as columns, in the order of the file; times in ps since a zero.
 
-    `line` counts into these lines, `name` is the number of what happened, MISSING without one.
+    `line` is a place in these lines, `name` the number of what happened, MISSING without one.
     """
 
     line: Int64s

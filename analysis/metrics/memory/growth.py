@@ -1,4 +1,4 @@
-"""What grows: memory that one place leaves behind in round after round, up to the end of what was recorded.
+"""What grows: memory that one place leaves behind again and again, up to the end of what was recorded.
 
 Rounds are steps, or what stands for them (`rounds`). What is made once, such as the optimizer's state, what is
 replaced, such as a batch, and what becomes full, such as a cache, a queue or a ring, do not grow. So growth must recur,

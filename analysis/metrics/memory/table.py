@@ -28,6 +28,7 @@ CATEGORY_COLUMNS = {category: f"{category.replace(' ', '_')}_bytes" for category
 """The column of each category: `optimizer_state_bytes`."""
 
 TOO_FEW_STEPS = f"steps are too few to tell whether anything adds up, which takes {LEAST_ROUNDS}"
+SINCE_CAPTURE = "of the CPU, torch counts only what is allocated after the capture began"
 NO_STEPS = "no steps are marked, so it is not known whether anything adds up; call profiler.step() in the loop"
 
 PlaceNames = tuple[str | None, str | None, str | None, str | None]
@@ -226,7 +227,7 @@ def _categories(one: ExplainedMemory, event: int) -> Row:
 def _notes(one: ExplainedMemory, *, knows_growth: bool) -> Iterator[str]:
     memory = one.memory
     if memory.counts_since_capture:
-        yield "of the CPU, torch counts only what is allocated after the capture began"
+        yield SINCE_CAPTURE
     elif not memory.counts_all:
         yield "totals were not recorded: bytes are those above what was allocated when the trace began"
     if memory.peak == BEFORE:
