@@ -132,7 +132,7 @@ def _about(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
             "remedy": "no_idle",
             "by_step": _mean(steps, steps["idle_ns"]),
             "on_path": on_path(["cpu", "launch"]),
-            "what": "devices that always have work",
+            "what": "devices never idle",
             "how": "launch ahead of the device: fewer synchronisations, CUDA graphs, a faster data loader",
         }
 

@@ -165,7 +165,7 @@ class IdleReasons(NamedTuple):
 
     `by_host` is what CPUs did, the largest first, where these `ranges` of a program without Python take the place of
     its operators, and `held` what they were in, by part of idle time. `gc_ns` of it is garbage collection,
-    `drained_ns` follow calls that let the queue run empty, for `queued_ns` work was launched but had not begun, and for
+    `drained_ns` follow calls that let the queue run empty, for `queued_ns` kernels were queued, and for
     `unknown_ns` the trace does not show why. Without a GPU, `costs` is the remedy that gains most, and how much, and
     `threads` what these did, and between how much.
     """

@@ -539,7 +539,7 @@ def _idle_reasons(step: Step, found: IdleReasons) -> str:
     if found.drained_ns:
         said.append(f"{_time(step, found.drained_ns / 1e6)} follow blocking calls that let the queue run empty")
     if found.queued_ns:
-        said.append(f"for {_time(step, found.queued_ns / 1e6)} work was launched but had not begun")
+        said.append(f"for {_time(step, found.queued_ns / 1e6)} kernels were queued")
     if found.unknown_ns:
         said.append(f"for {_time(step, found.unknown_ns / 1e6)} the trace does not show why")
     return f": {'; '.join(said)}" if said else ""
