@@ -22,7 +22,7 @@ help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
 	@echo "make test   lint, types and all tests but the slow ones, in the same environment: minutes"
-	@echo "make test-all  and the slow ones"
+	@echo "make test-all  and the slow ones, of each SETS (3) sets of parameters"
 	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
 	@echo "make check  lint and types only"
 	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
@@ -71,20 +71,23 @@ quick: $(READY)
 test: check
 	$(PYTEST) -m "not slow and not alone" $(TESTS)
 
-# What the quick tests sample, in full, and those that compare times, beside which nothing else should run.
+# What the quick tests sample, and those that compare times, beside which nothing else should run. Of each test some sets of
+# parameters; before a release all: make test-all SETS=10000
+SETS = 3
 test-all: test
 	$(BIN)/python -m pytest -m alone $(shell grep -rl mark.alone tests --include 'test_*.py')
-	$(PYTEST) --durations 25 -m "slow and not alone" $(TESTS)
+	$(PYTEST) --durations 25 --sets $(SETS) -m "slow and not alone" $(TESTS)
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
 # Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
-# libraries: `make test` has them, and all sets of parameters, of which one in fifteen is taken here. With pyarrow, the newest
-# pandas keeps texts in another way, so the newest is tested as most have it, without; the oldest with the oldest pyarrow,
-# which is where `export parquet` is tested: pandas imports pyarrow wherever it is, and every command of every other test
-# would begin later.
-OF_NO_LIBRARY = changed_causes clock_worlds contention cut_files differential fuzz hard_worlds inspector_truth intervals \
-	known_truth leaks memory normal part_played periods pipelines progress random_runs report_browser snapshots \
-	trend watch watching worker_process
+# libraries: `make test` has them, and all sets of parameters, of which two of each test are taken here. With pyarrow, the
+# newest pandas keeps texts in another way, so the newest is tested as most have it, without; the oldest with the oldest
+# pyarrow, which is where `export parquet` is tested: pandas imports pyarrow wherever it is, and every command of every
+# other test would begin later.
+OF_NO_LIBRARY = changed_causes clock_worlds contention copy_kinds cut_files damage differential experts foreign_devices fuzz \
+	gloo_calls gloo_messages graphs hard_worlds held_up_steps history holders inspector_truth intervals known_truth late_work \
+	leaks longer_steps memory normal part_played periods pipelines progress random_runs report_browser snapshots trend watch \
+	watching worker_process
 env-newest: CONSTRAINED =
 env-newest: EXTRAS = remote
 env-newest: WITH =
@@ -101,8 +104,8 @@ env-newest env-oldest: env-%:
 
 in-newest in-oldest: in-%:
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
-		--every 15 -m "not slow and not alone" tests/installed tests/test_replay.py \
-		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/common tests/analysis \
+		--sets 2 -m "not slow and not alone" tests/installed \
+		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 test-newest test-oldest: test-%: env-%

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
-    parser.addoption("--every", type=int, default=1, metavar="N", help="of each test, every Nth set of parameters")
+    parser.addoption("--sets", type=int, metavar="N", help="of each test, at most N sets of parameters, spread evenly")
     parser.addoption("--without-torch", action="store_true", help="let every import of torch fail, as where it is not")
 
 
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the cases that are slow; leave out what `--every` does.
+    """Mark the cases that are slow; leave out what `--sets` does.
 
     Tests of which each set of parameters calls something else are marked `each`, and all are kept.
     """
@@ -54,13 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not any("[" in arg for arg in config.args) and any(unknown[test] for test in unknown if "/shared/" not in test):
         gone = {test: cases for test, cases in unknown.items() if cases}
         raise pytest.UsageError(f"slow_cases or quick_cases name what is no case: {gone}")
-    left_out, seen = set(), Counter[str]()
+    most = config.getoption("sets")
+    if most is None:
+        return
+    sets: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in items:
-        if not item.get_closest_marker("slow") and not item.get_closest_marker("each"):
-            test = item.nodeid.partition("[")[0]
-            if seen[test] % config.getoption("every"):
-                left_out.add(item)
-            seen[test] += 1
+        if not item.get_closest_marker("each"):
+            of = item.nodeid.partition("[")[0], item.get_closest_marker("slow") is not None
+            sets.setdefault(of, []).append(item)
+    left_out = set()
+    for (test, _), cases in sets.items():
+        first = crc32(test.encode())  # elsewhere in each test: those of one file often have the same sets
+        taken = {(first + len(cases) * number // most) % len(cases) for number in range(most)}
+        left_out |= {case for number, case in enumerate(cases) if number not in taken}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 

@@ -1,4 +1,4 @@
-"""One command and one import, in a checkout. Installed: test_distribution.py."""
+"""One command and one import, in a checkout. Installed: tests/installed."""
 
 from __future__ import annotations
 

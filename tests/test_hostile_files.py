@@ -17,11 +17,11 @@ ATTACKS = Path(__file__).parent / "attacks"
     with_slow(
         [("side_files", 2)],
         [
-            *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 15), ("damaged_traces", 15)),
-            *(("dask_local", 2), ("planted_modules", 3), ("viewer", 20), ("urls", 68), ("url_words", 600)),
-            *(("memory", 4), ("recordings_changed", 30), ("page_server", 12), ("on_demand", 60), ("clock_jumps", 1)),
-            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1), ("seams", 4_000), ("rebinding", 2)),
-            *(("store_peers", 12), ("watched_folders", 80), ("full_disks", 1)),
+            *(("side_files", 8), ("caches", 5), ("outputs", 5), ("faults", 8), ("damaged_traces", 6)),
+            *(("dask_local", 1), ("planted_modules", 1), ("viewer", 8), ("urls", 20), ("url_words", 200)),
+            *(("memory", 2), ("recordings_changed", 15), ("page_server", 6), ("on_demand", 20), ("clock_jumps", 1)),
+            *(("kills_of_analysis", 2), ("kills_of_training", 1), ("ports", 1), ("seams", 800), ("rebinding", 2)),
+            *(("store_peers", 4), ("watched_folders", 20), ("full_disks", 1)),
         ],
     ),
     ids=lambda value: str(value),

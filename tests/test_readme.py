@@ -46,7 +46,7 @@ CAPTURE = [
 SERVE = [c for c in COMMANDS if c.startswith(("commtrace serve ", "commtrace mcp "))]
 MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in [*CAPTURE, *SERVE]]
 ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
-"""tests/test_distribution.py installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
+"""`make environments` installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
 NOT_HERE = (
     "dumps/",
     "/tmp/nccl_trace_rank_*",
@@ -65,8 +65,8 @@ NOT_HERE = (
 """Inputs that are not in the repository, and jobs that do not run: such commands are only parsed."""
 
 # Small enough for two CPU cores; everything else stays as the pages have it.
-SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
-SHORT = "--wait 1 --warmup 1 --active 1 --steps 4"
+SHORT = "--image-size 32 --wait 1 --warmup 1 --active 1 --steps 4"
+SMALL = f"--device cpu --batch-size 2 {SHORT}"
 TINY = "--workers 1 --image-size 16 --dataset-samples 16 --test-samples 16 --batch-size 2 --wait 1 --active 1 --steps 3"
 SMALLER = {
     r"train$": f"train {SMALL}",
@@ -120,12 +120,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+EXAMPLES = {
+    "slow-loader-w2": "slow-loader-w2",
+    **dict.fromkeys(("resnet18-ddp-w2", "mine", "my-run", "before-1", "after-1"), "resnet18-ddp-w2"),
+}
+"""Folders in which the pages have the runs of the repository, by names of runs of one's own as well."""
+
+
 def give_example(folder: Path) -> None:
-    """The run of the repository where the pages have it, and by the names of runs of one's own."""
     (folder / "traces").mkdir()
-    shutil.copytree(ROOT / "traces/slow-loader-w2", folder / "traces/slow-loader-w2")
-    for name in ("resnet18-ddp-w2", "mine", "my-run", "before-1", "after-1"):
-        shutil.copytree(ROOT / "traces/resnet18-ddp-w2", folder / "traces" / name)
+    for name, run in EXAMPLES.items():
+        shutil.copytree(ROOT / "traces" / run, folder / "traces" / name)
 
 
 def test_every_command_is_tested_below() -> None:
@@ -246,9 +251,15 @@ def test_commands_that_capture_write_runs(captured: Path) -> None:
     assert {"ceiling", "my-sweep", "small", "large"} < written
 
 
+def _is_of_captures(command: str) -> bool:
+    """Whether it reads a folder that only the commands that capture write: the test above calls the others."""
+    folders = re.findall(r"traces/([\w*-]+)", command)
+    return _is_here(command) and not {*folders} <= {*EXAMPLES, "gpu-run"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in MEASURE if "traces/gpu-run" not in c and _is_here(c)])
-def test_commands_that_measure(
+@pytest.mark.parametrize("command", [c for c in MEASURE if _is_of_captures(c)])
+def test_commands_that_measure_what_others_captured(
     command: str, captured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _check_libraries(command)

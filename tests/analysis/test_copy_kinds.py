@@ -70,30 +70,35 @@ def test_recordings_too(tmp_path):
         assert csv_or_why(here, table) == csv_or_why(there, table), table
 
 
-def of_events(folder: Path, **kinds: object) -> list[Row]:
+def of_events(folder: Path, *copies: dict[str, object]) -> list[Row]:
     trace = Trace().kernel("gemm", 100 * US, US)
-    trace.kernel("Memcpy", 0, 10 * US, cat="gpu_memcpy", args={"bytes": 8, **kinds})
+    for nth, kinds in enumerate(copies):
+        trace.kernel("Memcpy", 0, 10 * US, stream=20 + nth, cat="gpu_memcpy", args={"bytes": 8, **kinds})
     trace.write(folder)
     return records(analyse(folder).copies)
 
 
-@pytest.mark.parametrize("number", DIRECTIONS)
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_numbers_of_cupti_say_the_same_as_names(tmp_path, number, memory):
-    names = {"copy kind": DIRECTIONS[number], "src kind": MEMORIES[memory].lower().replace(" ", "_"), "dst kind": 3}
-    numbers = {"copy kind": number, "src kind": memory, "dst kind": "device"}
-    assert of_events(tmp_path / "names", **names) == of_events(tmp_path / "numbers", **numbers)
+def test_numbers_of_cupti_say_the_same_as_names(tmp_path):
+    names, numbers = [], []
+    for number, direction in DIRECTIONS.items():
+        for memory, name in MEMORIES.items():
+            source = name.lower().replace(" ", "_")
+            names.append({"copy kind": direction, "src kind": source, "dst kind": 3})
+            numbers.append({"copy kind": number, "src kind": memory, "dst kind": "device"})
+    found = of_events(tmp_path / "numbers", *numbers)
+    assert len(found) == len(DIRECTIONS) * len(MEMORIES)
+    assert found == of_events(tmp_path / "names", *names)
 
 
 @pytest.mark.parametrize("kind", [None, 0, 99, -1, "sideways", "", True, [1], {"of": 1}, 1.0, 2**70])
 def test_a_direction_that_is_not_known_is_na(tmp_path, kind):
-    (row,) = of_events(tmp_path, **{"copy kind": kind, "src kind": kind, "dst kind": kind})
+    (row,) = of_events(tmp_path, {"copy kind": kind, "src kind": kind, "dst kind": kind})
     assert (row["direction"], row["memory"], row["copies"], row["size_bytes"]) == (None, None, 1, 8)
     assert "in which direction" in row["note"]
 
 
 def test_memory_that_is_not_known_is_na(tmp_path):
-    (row,) = of_events(tmp_path, **{"copy kind": "HtoD", "src kind": 12, "dst kind": "device"})
+    (row,) = of_events(tmp_path, {"copy kind": "HtoD", "src kind": 12, "dst kind": "device"})
     assert (row["direction"], row["memory"]) == ("HtoD", None)
     assert "is pinned" in row["note"]
 

@@ -1,6 +1,7 @@
-"""The package as pip installed it: its own program, and every table of recorded runs, without a warning."""
+"""The package as pip installed it, without torch: its program, and every table of recorded runs without a warning."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("commtrace")
+VERSION = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
 RUNS = [ROOT / "traces/resnet18-ddp-w2", *sorted(path.parent for path in (ROOT / "tests/data").glob("*/run.json"))]
 ALL_TABLES = """
 import sys, commtrace
@@ -42,3 +44,37 @@ def test_every_table_comes_without_a_warning(run, tmp_path):
     done = ran([sys.executable, "-c", ALL_TABLES, str(run)], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_import_has_everything(tmp_path):
+    code = (
+        "import sys, commtrace; from commtrace import capture; assert not {'torch', 'pandas'} & {*sys.modules}; "
+        f"print(len(commtrace.analyse({str(RUNS[0])!r}).calls), commtrace.__version__, commtrace.__path__)"
+    )
+    done = ran([sys.executable, "-c", code], tmp_path)
+    calls, version, *folders = done.stdout.split(maxsplit=2)
+    assert int(calls) > 0, done.stderr
+    assert version == VERSION
+    assert str(folders).count("commtrace") == 1  # nothing else of the environment is to be found within it
+    done = ran([sys.executable, "-c", "import commtrace; commtrace.capture('run')"], tmp_path)
+    assert "needs it: pip install " in done.stderr
+
+
+def test_one_command_lists_everything_and_helps_without_torch(tmp_path):
+    assert ran([sys.executable, "-c", "import torch"], tmp_path).returncode == 1
+    shown = ran([str(PROGRAM), "--help"], tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "Usage: commtrace [OPTIONS]" in shown.stdout
+    assert "  train  " in shown.stdout
+    assert "--install-completion" in shown.stdout
+    for command in ("train", "run", "sweep", "comms", "gemm", "layers", "capacity", "lab"):
+        assert ran([str(PROGRAM), command, "--help"], tmp_path).returncode == 0
+    assert ran([str(PROGRAM), "--version"], tmp_path).stdout == f"commtrace {VERSION}\n"
+
+
+def test_a_shell_completes_the_command():
+    code = 'eval "$(./commtrace --show-completion)"; complete -p commtrace; '
+    code += "COMP_WORDS=(./commtrace table lat); COMP_CWORD=2; "
+    code += '_commtrace_completion ./commtrace; echo "${COMPREPLY[@]}"'
+    done = ran(["bash", "-c", code], PROGRAM.parent)
+    assert done.stdout.split("\n")[-2:] == ["lateness late-work", ""], done.stdout + done.stderr

@@ -254,7 +254,10 @@ def test_a_wrong_call_gets_the_message_of_popen(script, started) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("run", *SOON, "--run-name", "r", USERS / "ddp.py", "finish"), ("train", "--run-name", "r", "--batch-size", "2")],
+    [
+        ("run", *SOON, "--run-name", "r", USERS / "ddp.py", "finish"),
+        ("train", "--run-name", "r", "--batch-size", "2", "--image-size", "32", "--active", "1", "--steps", "5"),
+    ],
 )
 def test_two_nodes(tmp_path, words) -> None:
     """Each names a folder of its own; that of rank 0 counts, and the other node says so."""
