@@ -286,8 +286,9 @@ def _tiles(
     first = next(iter(remedies), None)
     if first is not None and first.gain_ns is not None and first.gain_frac is not None:
         low, high = unit.number(first.low_ns or 0), unit.number(first.high_ns or 0)
-        gain, detail = unit.number(first.gain_ns), f"{low} to {high}, {first.gain_frac:.0%} of a step"
-        yield Tile("First remedy", f"\u2212{gain}", unit.name, detail)
+        bound = "at most; " if first.is_bound else ""
+        detail = f"{bound}{low} to {high}, {first.gain_frac:.0%} of a step"
+        yield Tile(f"{first.what[:1].upper()}{first.what[1:]}", f"\u2212{unit.number(first.gain_ns)}", unit.name, detail)
     if rates:
         yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
 
