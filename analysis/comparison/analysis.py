@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pandas as pd
 
+from ...common.wording import bytes_text
 from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
@@ -36,7 +37,6 @@ from ..metrics.periods import Period
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.words import a_step, length
 from ..recording.options import GivenOptions, ReadOptions, takes_reading
-from ..render.units import bytes_text
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from ..tables.kernels import device_time, launched_in

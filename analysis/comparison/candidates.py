@@ -15,13 +15,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...common.wording import listed
+from ...common.wording import bytes_text, listed
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..metrics.prices import Excess, Gain, LateRanks, Priced
 from ..metrics.verdicts.culprits import late_reason
 from ..metrics.verdicts.words import late_in_words, length, short
-from ..render.units import bytes_text
 from ..replay.cures import CURES, Cure
 from ..replay.paired import Price, difference_bounds
 from ..replay.pricing import excesses

@@ -15,12 +15,12 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
-from ...common.wording import counted
+from ...common.wording import bytes_text, counted
 from ..core.schema import records
 from ..metrics.causes.blame import kernel_of, shares_of_waiting
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import IDLE_CAUSES
-from ..render.units import TimeUnit, bytes_text
+from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from .candidates import Candidate, Sort
 from .work import WorkGroup

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
-
 
 @dataclass(frozen=True)
 class TimeUnit:
@@ -50,13 +48,3 @@ class TimeUnit:
 def clock_text(ns: float) -> str:
     """An offset of clocks or its uncertainty: `12.6 us`, or `8.000 ms` from 1 ms on."""
     return f"{ns / 1e3:,.1f} us" if abs(ns) < 1e6 else f"{ns / 1e6:,.3f} ms"
-
-
-def bytes_text(size: int | None) -> str:
-    """`144 MiB`, `2.25 KiB`, `192 B`; `unknown size` for None."""
-    if size is None:
-        return "unknown size"
-    number, unit = float(size), 0
-    while number >= 1024 and unit < len(_BYTES) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:,.3g} {_BYTES[unit]}" if number < 1000 else f"{number:,.0f} {_BYTES[unit]}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.nccl_tests import bus_factor
-from ...common.wording import counted, listed
+from ...common.wording import bytes_text, counted, listed
 from ..ceilings.files import read_ceiling
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain
@@ -19,7 +19,6 @@ from ..lab.files import Layers, read_lab, read_layers
 from ..render.plots import layers as layer_plots
 from ..render.plots import lines, paired
 from ..render.plots.points import bandwidth_by_size
-from ..render.units import bytes_text
 from ..sweeps.analysis import analyse_sweep
 from ..training.analysis import analyse_training
 from .page import Head, ReportPage, page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...common.wording import bytes_text
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..core.tables.columns import HOW_TO_MARK
@@ -15,7 +16,7 @@ from ..metrics.roles.grid import usual_dimensions
 from ..render.fitting import shortened_kernel, shortened_path
 from ..render.plots import areas, bars, heat, points, schedule, step
 from ..render.plots.figure import Figure
-from ..render.units import TimeUnit, bytes_text, clock_text
+from ..render.units import TimeUnit, clock_text
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
 from ..show.memory import growth_in_words, growth_of, headline_of_memory, main_rows

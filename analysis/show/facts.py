@@ -67,11 +67,12 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
     yield from run.partial_because
     if run.missing_ranks:
-        who = "rank {} has" if len(run.missing_ranks) == 1 else "ranks {} have"
-        yield (
-            f"{who.format(ranges_of(run.missing_ranks))} no trace: wait and transfer of their collectives are known "
-            "only where the other ranks show enough"
+        who = (
+            "rank {} has no trace: wait and transfer of its"
+            if len(run.missing_ranks) == 1
+            else ("ranks {} have no trace: wait and transfer of their")
         )
+        yield f"{who.format(ranges_of(run.missing_ranks))} collectives are known only where other ranks show enough"
     without = sorted(set(run.ranks) - {rank for rank, _ in run.devices})
     launched = [rank for rank in without if rank in run.launched]
     if launched:

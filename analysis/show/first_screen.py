@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ...common.nccl_tests import POINT_TO_POINT
-from ...common.wording import counted, ranges_of
+from ...common.wording import bytes_text, counted, ranges_of
 from ..ceilings.one_host import why_not_one_host
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
@@ -21,7 +21,7 @@ from ..metrics.compute.contention import Hiding
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.thresholds import LITTLE_BYTES
-from ..render.units import TimeUnit, bytes_text
+from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from .memory import limit_of
 from .step_kinds import kinds_in_words
@@ -288,7 +288,9 @@ def _tiles(
         low, high = unit.number(first.low_ns or 0), unit.number(first.high_ns or 0)
         bound = "at most; " if first.is_bound else ""
         detail = f"{bound}{low} to {high}, {first.gain_frac:.0%} of a step"
-        yield Tile(f"{first.what[:1].upper()}{first.what[1:]}", f"\u2212{unit.number(first.gain_ns)}", unit.name, detail)
+        yield Tile(
+            f"{first.what[:1].upper()}{first.what[1:]}", f"\u2212{unit.number(first.gain_ns)}", unit.name, detail
+        )
     if rates:
         yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
 

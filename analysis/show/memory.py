@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from ...common.wording import counted, ranges_of
+from ...common.wording import bytes_text, counted, ranges_of
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..errors import NothingMeasured, UnknownTable
@@ -19,7 +19,6 @@ from ..metrics.verdicts.words import length
 from ..render.fitting import shortened, shortened_path
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, WORST, Screen
-from ..render.units import bytes_text
 from ..results.analysis import Analysis
 
 if TYPE_CHECKING:

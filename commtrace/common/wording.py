@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def counted(number: int, noun: str) -> str:
     """`1 trace`, `2 traces`, `1,000 traces`."""
@@ -24,6 +26,16 @@ def listed(words: Sequence[str]) -> str:
 def shortened(values: Sequence[object], most: int) -> str:
     """`a, b`, or `a, b, ...` where there are more than `most`."""
     return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")
+
+
+def bytes_text(size: int | None) -> str:
+    """`144 MiB`, `2.25 KiB`, `192 B`; `unknown size` for None."""
+    if size is None:
+        return "unknown size"
+    number, unit = float(size), 0
+    while number >= 1024 and unit < len(_BYTES) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:,.3g} {_BYTES[unit]}" if number < 1000 else f"{number:,.0f} {_BYTES[unit]}"
 
 
 def ranges_of(values: Sequence[int], most: int | None = 12) -> str:

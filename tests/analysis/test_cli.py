@@ -330,7 +330,7 @@ def test_a_missing_rank_is_named_and_nothing_is_made_up(capsys, tmp_path):
     assert main([str(tmp_path), "--all"]) == 0
     text = capsys.readouterr().out
     assert "2 of 3: 0, 2" in text
-    why = "wait and transfer of their collectives are known only where the other ranks show enough"
+    why = "wait and transfer of its collectives are known only where other ranks show enough"
     assert f"rank 1 has no trace: {why}" in text
     assert main(["table", "collectives", str(tmp_path), "-f", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]

@@ -8,11 +8,12 @@ from builders import MS, Collective, analysed, traces_of
 from commtrace import analyse
 from commtrace.analysis.ceilings.yardsticks import yardstick
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.render.units import TimeUnit, bytes_text
+from commtrace.analysis.render.units import TimeUnit
 from commtrace.analysis.report.first import first_view
 from commtrace.analysis.show.first_screen import Mfu, first_screen
 from commtrace.analysis.show.overview import brief
 from commtrace.cli import main
+from commtrace.common.wording import bytes_text
 
 DATA = Path(__file__).parent.parent / "data"
 

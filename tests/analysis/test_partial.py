@@ -125,7 +125,7 @@ def test_one_rank_alone_tells_the_least_bandwidth(tmp_path: Path) -> None:
         trace.nccl("all_reduce", number * EVERY + 6 * MS, dur * MS, Seq=number, elems=10**6, ranks=(0, 1, 2, 3))
     found = records(analysed(tmp_path, trace).verdicts)[0]["not_known"]
     # 2 (4 - 1) / 4 of 4 MB in 6 ms.
-    assert "Waiting included, the fastest all_reduce of 4,000,000 bytes reaches 1 GB/s (bus bandwidth)." in found
+    assert "Waiting included, the fastest all_reduce of 3.81 MiB reaches 1 GB/s (bus bandwidth)." in found
 
 
 def test_a_single_call_has_no_other_to_compare_with(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_warnings_are_whole_or_not_there(tmp_path: Path) -> None:
     traces = traces_of(3, [Collective([0, 5 * MS, 0], 6 * MS)], host="node")
     text = overview(analysed(tmp_path, *traces[:2]), Screen(width=60))
     assert "..." not in text.partition("warning")[2].partition("More:")[0]
-    assert "known only where the other ranks show enough" in " ".join(text.split())
+    assert "known only where other ranks show enough" in " ".join(text.split())
 
 
 BESIDE = {"eval": "eval_ns", "checkpoint": "checkpoint_ns", "compile": "compile_ns"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from ....common.wording import counted, listed, ordinal, ranges_of, shortened
+from ....common.wording import bytes_text, counted, listed, ordinal, ranges_of, shortened
 from ...core.schema import Row
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, OUTSIDE
 from ..compute.gpu_clocks import SAMPLED, has_lower_clock
@@ -934,7 +934,7 @@ def _not_known(step: Step, known: KnownCalls) -> Iterator[str]:
                 "probably waiting."
             )
         if known.fastest is not None and not known.waited_at_least_ns:
-            of = f"{known.fastest.collective} of {known.fastest.size_bytes:,} bytes"
+            of = f"{known.fastest.collective} of {bytes_text(known.fastest.size_bytes)}"
             yield f"Waiting included, the fastest {of} reaches {known.fastest.gb_per_s:.3g} GB/s (bus bandwidth)."
     elif matters:
         what = f"{_time(step, step.unsplit)} of exposed communication could not be split into waiting and transfer"

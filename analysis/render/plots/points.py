@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ....common.wording import ranges_of
+from ....common.wording import bytes_text, ranges_of
 from ...core.schema import Row, plain
-from ..units import bytes_text
 from .colours import SERIES
 from .drawing import Drawing, pixels, text_width
 from .figure import Figure, part_shown
