@@ -98,6 +98,7 @@ def every(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     }
 
 
+@pytest.mark.slow
 def test_own_lateness_has_the_right_cause(every: dict[int, list[Late]]) -> None:
     own = [late for found in every.values() for late in found if late.rank == late.fault_of and late.is_explained]
     assert len(own) > 1.5 * len(every)

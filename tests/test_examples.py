@@ -65,6 +65,7 @@ def of_slow_loader(run: Path) -> None:
     assert (late["because"] == "data").mean() > 0.5
 
 
+@pytest.mark.slow
 def test_the_bundled_run_has_a_slow_loader() -> None:
     of_slow_loader(ROOT / "traces/slow-loader-w2")
     headline = analyse(ROOT / "traces/slow-loader-w2").summary()

@@ -63,6 +63,7 @@ def both(folder: Path, gpus: int = 4, seed: int = 1, **options: Any) -> tuple[An
 CALM = Hardware(compute_jitter=0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "options"),
     with_slow(

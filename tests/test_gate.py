@@ -147,6 +147,7 @@ def judged(job: Job, **inputs: object) -> int:
     return job.act(baseline="before-*", candidate="\n  after-*  \n", **inputs)
 
 
+@pytest.mark.slow
 def test_steps_that_take_longer_fail_the_job(job: Job) -> None:
     captures(job.folder, "before", 4, capture=0.002, step=0.005)
     captures(job.folder, "after", 4, longer=0.05, capture=0.002, step=0.005)
@@ -167,6 +168,7 @@ def test_equal_steps_pass(job: Job) -> None:
     assert "title=commtrace" not in job.log
 
 
+@pytest.mark.slow
 def test_noisy_captures_are_neutral_and_it_is_said(job: Job) -> None:
     captures(job.folder, "before", 1, capture=0.05, step=0.2)
     captures(job.folder, "after", 1, longer=0.05, capture=0.05, step=0.2)
@@ -208,6 +210,7 @@ def test_inputs_are_never_run(job: Job, name: str) -> None:
     assert not (job.folder / "hit").exists()
 
 
+@pytest.mark.slow
 def test_file_names_are_never_options_or_commands_of_the_runner(job: Job) -> None:
     captures(job.folder, "-o hit", 1, capture=0, step=0.01)
     odd = "odd\n::error::$(touch hit)\n"
@@ -262,6 +265,7 @@ def test_it_installs_the_command_where_there_is_none(tmp_path: Path) -> None:
     assert (job.temp / "path").read_text() == f"{job.temp}/commtrace/bin\n"
 
 
+@pytest.mark.slow
 def test_the_workflow_of_the_page(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "traces" / "resnet18-ddp-w2", tmp_path / "traces" / "resnet18-ddp-w2")
     job = Job(tmp_path)

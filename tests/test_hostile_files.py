@@ -12,6 +12,7 @@ from samples import with_slow
 ATTACKS = Path(__file__).parent / "attacks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tries"),
     with_slow(

@@ -57,6 +57,7 @@ def test_gradients_and_activations_of_the_model_are_told(trained):
         assert row["before_the_trace_bytes"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "per"), [("marked", "step"), ("unmarked", "cycle")])
 def test_a_leak_of_every_second_step_is_named_and_what_becomes_full_is_not(tmp_path, how, per):
     script = [sys.executable, str(SCRIPTS / "leaking_memory.py"), str(tmp_path), how]
@@ -69,6 +70,7 @@ def test_a_leak_of_every_second_step_is_named_and_what_becomes_full_is_not(tmp_p
     assert {row["category"] for row in records(found.allocations) if row["region"] == "leaks"} == {"unknown"}
 
 
+@pytest.mark.slow
 def test_checkpointing_saves_what_was_foreseen(tmp_path):
     peaks, found = {}, {}
     for how in ("plain", "checkpointed"):

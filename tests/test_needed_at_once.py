@@ -34,7 +34,7 @@ BESIDE: dict[str, Program] = {
 CASES = [(name, seed) for name in (*AT_ONCE, *BESIDE) for seed in range(3)]
 
 
-@pytest.mark.quick_cases("tp-0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), with_slow([CASES[0], CASES[-9]], CASES[1:-9] + CASES[-8:]))
 def test_what_comes_next_needs_each_collective(name: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(f"{name} {seed}")

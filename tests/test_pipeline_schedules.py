@@ -25,6 +25,7 @@ def written(folder: Path, schedule: str, seed: int, most_ranks: int) -> tuple[Dr
     return made, analyse(folder)
 
 
+@pytest.mark.slow_cases("InterleavedZeroBubble-0-3")
 @pytest.mark.parametrize(("schedule", "seed", "most_ranks"), with_slow([(name, 0, 3) for name in SCHEDULES], _LARGE))
 def test_the_schedule_is_named_and_each_part_is_right(schedule, seed, most_ranks, tmp_path):
     made, found = written(tmp_path, schedule, seed, most_ranks)
@@ -70,6 +71,7 @@ def _length_us(made: Drawn, takes: dict[tuple[str, int, int], float]) -> float:
     return max(end for (kind, _, _), (_, end) in done.items() if "_" not in kind)
 
 
+@pytest.mark.slow
 def test_a_recording_says_the_same(tmp_path):
     made = drawn(np.random.default_rng(5), "Interleaved1F1B", 2, most=4)
     write(made, tmp_path / "run")
@@ -80,6 +82,7 @@ def test_a_recording_says_the_same(tmp_path):
     pd.testing.assert_frame_equal(whole, spread)
 
 
+@pytest.mark.slow_cases("1F1B-0")
 @pytest.mark.parametrize(
     ("schedule", "seed"),
     with_slow(
@@ -128,6 +131,7 @@ def _means_of_stages(made: Drawn, microbatches: int, chunks: int, *, even: bool)
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", with_slow(["1F1B", "Interleaved1F1B"], ["GPipe", "LoopedBFS", "ZBVZeroBubble"]))
 def test_a_heavy_stage_is_said_to_have_more_work(schedule, tmp_path):
     """And what to give away of it: not a slow GPU, nor a CPU that is late."""
@@ -149,6 +153,7 @@ def test_a_heavy_stage_is_said_to_have_more_work(schedule, tmp_path):
     assert f"with stages of equal length a step gains at most {stages['even_gain_ns'].iloc[0] / 1e6:,.1f} ms" in said
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_longer_than_most_but_not_than_the_mean_is_not_heavy(tmp_path):
     made = drawn(np.random.default_rng(3), "1F1B", 3, most=12)
     takes = {0: 1_000.0, 1: 1_000.0, 2: 1_300.0, 3: 9_000.0}

@@ -47,7 +47,7 @@ def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: P
     assert table[table["of"] == "program"]["part"].iloc[0] == last
 
 
-@pytest.mark.slow_cases("0-0.0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "later_us"), with_slow([(2, 8.0), (0, 0.0)], [(1, 3.0), (0, 14.0), (3, 11.0)]))
 def test_a_slow_stage_is_found_where_no_call_tells_what_waits(stage: int, later_us: float, tmp_path: Path) -> None:
     """What waits begins some us later than what it waited for ends, but after waiting for milliseconds.
@@ -80,7 +80,7 @@ OF_REPLICA, OF_STAGE = 0, 1
 """Where an operation has its place."""
 
 
-@pytest.mark.slow_cases("pipeline0-1-late0-1.5")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipeline", "where", "late", "factor"),
     with_slow(

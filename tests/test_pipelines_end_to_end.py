@@ -19,6 +19,7 @@ MICROBATCHES = 8
 NAMES = {"Schedule1F1B": "1F1B", "ScheduleInterleaved1F1B": "interleaved 1F1B", "ScheduleGPipe": "GPipe"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks"),
     with_slow(

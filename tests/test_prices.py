@@ -83,7 +83,7 @@ def test_nobody_is_accused_where_nobody_is_late(name: str, tmp_path: Path) -> No
     assert calm.prices.late is None
 
 
-@pytest.mark.slow_cases("566878-0.1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "jitter"), [(566878, 0.1), (821239, 0.15)])
 def test_nobody_is_accused_of_chance(seed: int, jitter: float, tmp_path: Path) -> None:
     """In a few steps of kernels that vary by a tenth or more, some of equal ranks take longer by a few per cent."""
@@ -182,7 +182,7 @@ def test_ranks_that_are_slower_by_different_factors(tmp_path: Path) -> None:
     assert row["gain_ns"] == pytest.approx(without_first, abs=0.03 * step_ns(late))
 
 
-@pytest.mark.slow_cases("2-2500.0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "us"), [(0, 2000.0), (2, 2500.0)])
 def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     rank: int, us: float, tmp_path: Path
@@ -197,7 +197,7 @@ def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
-@pytest.mark.slow_cases("ddp")
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "tp"])
 def test_two_of_four_ranks_that_are_late_by_different_amounts(program: str, tmp_path: Path) -> None:
     """The median of all lies between them, and beside it the one that is less late seems to be like the others."""
@@ -226,7 +226,7 @@ def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) 
     assert float(said[1]) == pytest.approx(3.0, rel=0.15)
 
 
-@pytest.mark.slow_cases("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stage_of_one_rank_that_computes_longer_while_all_wait_for_their_devices(rank: int, tmp_path: Path) -> None:
     """Its CPU waits longer as well, which is no reason."""

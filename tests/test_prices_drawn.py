@@ -131,7 +131,7 @@ def test_work_that_two_of_three_ranks_have(job: str, kind: str, tmp_path: Path) 
     assert "anks 0, 2 cost" in caused.verdict or "rank 0" in caused.verdict
 
 
-@pytest.mark.slow_cases("tp")
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["ddp", "tp"])
 def test_a_step_that_was_launched_before_the_trace(job: str, tmp_path: Path) -> None:
     """A CPU is more than a step ahead, so what the devices do first has no launch, which is no reason for no prices."""
@@ -158,7 +158,7 @@ def test_some_rank_is_the_last_by_chance(steps: tuple[int, int], tmp_path: Path)
         assert "no_jitter" in found.prices.gains
 
 
-@pytest.mark.slow_cases("steps1")
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [(3, 3), (3, 4)])
 def test_beside_a_late_rank_nobody_is_named_by_chance(steps: tuple[int, int], tmp_path: Path) -> None:
     """It takes longer by what was planted: what single kernels take longer by chance, others take shorter."""

@@ -40,6 +40,11 @@ def test_it_is_found_by_pytest_and_costs_those_who_do_not_use_it_nothing() -> No
     assert done.stdout.split() == ["commtrace", "commtrace.integrations", PLUGIN]
 
 
+@pytest.mark.slow_cases(
+    "assert_gain(most_frac=0.4)",
+    "assert_gain(most_frac=0.01, remedy='no_copies')",
+    "assert_gain(most_frac=0.25, remedy='overlap')",
+)
 @pytest.mark.parametrize(
     "assertion",
     [
@@ -53,6 +58,7 @@ def test_what_is_so_passes(tested: Tested, assertion: str) -> None:
     tested(*reading(assertion)).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("assertion", "said"),
     [
@@ -79,6 +85,7 @@ def test_what_cannot_be_told_is_skipped_with_the_reason(tested: Tested, tmp_path
     result.stdout.fnmatch_lines(["*commtrace cannot tell from *: 0 of its steps can be counted, and a mean needs two*"])
 
 
+@pytest.mark.slow
 def test_a_gain_that_is_not_known_is_skipped(tested: Tested, tmp_path: Path) -> None:
     shutil.copy(next(STRAGGLER.glob("*.json.gz")), tmp_path)  # of one rank: others are missing
     tested(*reading("assert_gain(most_frac=0.0)", tmp_path)).assert_outcomes(skipped=1)

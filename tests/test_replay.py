@@ -345,6 +345,7 @@ def test_a_collective_waits_for_the_work_before_it_though_another_one_hides_that
         assert (start[second] - start[gemm]).tolist() == [15 * MS] * 4
 
 
+@pytest.mark.slow
 def test_nothing_is_remembered_of_a_run_that_nobody_holds() -> None:
     run = analyse(DATA / "nccl-straggler")
     assert run.prices is not None
@@ -357,6 +358,7 @@ def test_nothing_is_remembered_of_a_run_that_nobody_holds() -> None:
     assert known() is None
 
 
+@pytest.mark.slow
 def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_other(tmp_path: Path) -> None:
     """Two CPUs that exchange tensors: each posts its receive, works, sends, and waits for what comes."""
     for rank, works in enumerate((5 * MS, 15 * MS)):

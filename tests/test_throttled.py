@@ -75,7 +75,7 @@ def test_more_ranks_that_are_throttled(tmp_path: Path) -> None:
     check_named(range(1, 9), tmp_path)
 
 
-@pytest.mark.slow_cases("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_always_is_since_no_step(seed: int, tmp_path: Path) -> None:
     calm, rank, _, us = drawn(seed)

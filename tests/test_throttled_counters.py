@@ -58,7 +58,7 @@ def read(run: World, folder: Path, throttled: int | None) -> Analysis:
     return analyse(folder, details=True, cache=False)
 
 
-@pytest.mark.slow_cases("2", "3", "4", "5")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_throttled_rank_is_named_with_its_clock(seed: int, tmp_path: Path) -> None:
     calm, rank, us = world(seed)
@@ -82,7 +82,7 @@ def test_a_rank_that_is_slow_at_the_usual_clock_is_not_throttled(tmp_path: Path)
     assert "not throttled" in said
 
 
-@pytest.mark.slow_cases("2", "3")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nobody_is_called_throttled_in_a_calm_run(seed: int, tmp_path: Path) -> None:
     calm, _, _ = world(seed)

@@ -60,6 +60,7 @@ def test_a_late_rank_is_named_and_may_not_be_all(kind: str, tmp_path: Path) -> N
         assert gain.low_ns <= true <= gain.high_ns
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_late_rank_unseen_waits_no_longer_without_it(tmp_path: Path) -> None:
     """The others' last kernel begins when the late rank has computed, as where a stream waits for a peer's memory."""
     late_ns, usual_ns, length_ns = 30 * MS, 10 * MS, 50 * MS

@@ -29,6 +29,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_over_standard_input_and_output() -> None:
     asked = Asked(BUNDLED, over_wire=True)
     opened, rows = asked.all([
@@ -77,6 +78,7 @@ def test_a_capture_that_is_given_twice_is_no_second_one() -> None:
     assert "given twice" in Asked(BUNDLED).one("compare", a=[run], b=[run])
 
 
+@pytest.mark.slow
 def test_hostile_names_change_no_structure(tmp_path: Path) -> None:
     truth = [Collective([(k * 40 + 10) * MS, (k * 40 + 30) * MS], 5 * MS, elems=10**6) for k in range(4)]
     for hostile in (False, True):

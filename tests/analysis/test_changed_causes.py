@@ -89,6 +89,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
 RENAMED = {"gemm": "nvjet_tst_128x8", "relu": "triton_poi_fused_relu_3", "add": "triton_poi_fused_add_0"}
 
 
+@pytest.mark.slow
 def test_kernels_with_other_names_are_the_same_work(made: Any) -> None:
     both = made(names=RENAMED, times={"aten::mm": 1.2})
     assert both.cause == "+2.4 ms: compute, nvjet_tst_128x8 in place of gemm"
@@ -139,6 +140,7 @@ def test_one_kernel_that_takes_most_is_not_everything(made: Any) -> None:
     assert made(times={"aten::mm": 1.3}).cause == "+3.6 ms: compute, gemm"
 
 
+@pytest.mark.slow
 def test_other_vendors_are_compared_by_category(made: Any) -> None:
     names = {"gemm": "Cijk_Alik_Bljk_BBS_BH", "relu": "vectorized_elementwise_kernel", "add": "elementwise_kernel"}
     plain = {"names": names | {"gemm": "ampere_sgemm_128x64"}}
@@ -160,6 +162,7 @@ def test_a_slower_kernel_has_the_operator_and_shapes_that_are_slower(made: Any) 
     assert "mostly" not in made(times={"aten::mm": 1.2}).summary()
 
 
+@pytest.mark.slow
 def test_kernels_have_no_shapes_of_operators_that_launch_others(made: Any) -> None:
     plain = {"shapes": {"aten::mm": [4096, 512]}}
     both = made(plain, shapes={"aten::mm": [8192, 512]}, times={"aten::mm": 1.5, "aten::relu": 2.0})
@@ -271,6 +274,7 @@ def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any
     assert 0 < found[0]["difference_ns"] < 0.06 * MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["neither", "b"])
 def test_communication_is_said_to_be_split_by_one_side_only_if_it_is(tmp_path: Path, sides: str) -> None:
     """Of one rank of two, nothing can tell waiting from transfer."""
@@ -290,6 +294,7 @@ def test_communication_is_said_to_be_split_by_one_side_only_if_it_is(tmp_path: P
     assert both.change.words == expected[sides]
 
 
+@pytest.mark.slow
 def test_a_wait_more_does_not_cost_what_the_other_side_does_not_gain_without_it(tmp_path: Path) -> None:
     """Where every collective is needed at once, streams wait in place of a CPU: nothing overlaps without it."""
     sides = []
@@ -303,6 +308,7 @@ def test_a_wait_more_does_not_cost_what_the_other_side_does_not_gain_without_it(
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.1)
 
 
+@pytest.mark.slow
 def test_waits_that_late_launches_hide_bound_what_a_pause_costs(tmp_path: Path) -> None:
     """Of parameters that have come meanwhile, nothing shows that a layer waits for them, as the layers after it do."""
     sides, pause = [], Injection("gc", (0, 1, 2, 3), tuple(range(8)), 3500.0, 0.5)
@@ -316,6 +322,7 @@ def test_waits_that_late_launches_hide_bound_what_a_pause_costs(tmp_path: Path) 
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.02)
 
 
+@pytest.mark.slow
 def test_steps_that_only_one_side_has_are_left_out_where_they_do_other_work(tmp_path: Path) -> None:
     """Each number has its own share of tokens for each expert: of other steps, ranks would have other work."""
 
@@ -335,6 +342,7 @@ def test_steps_that_only_one_side_has_are_left_out_where_they_do_other_work(tmp_
     assert both.typical_steps["steps"].nunique() == 1
 
 
+@pytest.mark.slow
 def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: Any) -> None:
     """Too little to be late by themselves: of two halves, it is that which takes longer or less than the other did."""
     plain, late = simulated(7), simulated(7, Injection("throttled", (2, 3), tuple(range(6)), 35.0))
@@ -345,7 +353,7 @@ def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: A
         assert 0 < sign * first["difference_ns"] < 0.06 * MS
 
 
-@pytest.mark.slow_cases("gc-collecting garbage costs 50 us")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
@@ -425,6 +433,7 @@ def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_p
     assert both.change.words.startswith("compute, ")
 
 
+@pytest.mark.slow
 def test_a_stage_whose_kernels_all_take_longer_is_named(tmp_path: Path) -> None:
     """Not every kernel by a part of that: kernels of both stages have the same names."""
     program = partial(three_d, tp=1, pp=2, microbatches=2, layer_us=300.0, elems=1 << 20)

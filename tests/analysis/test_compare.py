@@ -474,7 +474,7 @@ def known(monkeypatch, runs, read_once) -> dict[str, str]:
     return runs
 
 
-@pytest.mark.quick_cases("a-5-4")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("b", "percent", "code"), [("slow", "10", 3), ("slow", "500", 0), ("a", "60", 0), ("a", "5", 4), ("short", "10", 4)]
 )
@@ -486,7 +486,7 @@ def test_the_exit_code_for_ci(capsys, known, b, percent, code):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.quick_cases("1.3-Judgement.slower")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "judgement"),
     [(4.6, Judgement.slower), (1.3, Judgement.slower), (0.92, Judgement.within), (1.0, Judgement.unknown)],
@@ -631,6 +631,7 @@ def test_the_legend_of_a_series_has_what_is_least_and_most():
     assert legend.strip().endswith("compute alone 30.0   \u00b7 idle 0 to 8.0 ms")
 
 
+@pytest.mark.slow
 def test_the_screen_takes_only_ascii_where_that_is_all_there_is(known):
     both = Comparison((analyse(known["a"], details=True),), (analyse(known["one"], details=True),))
     assert two_runs(both, Screen(width=80, ascii_only=True)).isascii()
@@ -720,6 +721,7 @@ def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):
     assert "<img>" not in out.replace(command, "")
 
 
+@pytest.mark.slow
 def test_json_holds_everything_and_csv_one_table(capsys, known):
     main(["compare", "-f", "json", known["a"], known["slow"]])
     content = json.loads(capsys.readouterr().out)
@@ -730,6 +732,7 @@ def test_json_holds_everything_and_csv_one_table(capsys, known):
     assert [row["measure"] for row in rows] == [row["measure"] for row in content["comparison"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

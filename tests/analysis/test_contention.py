@@ -58,6 +58,7 @@ def world(seed: int) -> World:
     )
 
 
+@pytest.mark.slow
 def test_planted_slowdowns_lie_inside_the_interval(tmp_path):
     """In 95 % of all rows, and every run has rows."""
     inside: list[bool] = []
@@ -78,6 +79,7 @@ def test_extra_time_is_what_was_planted(tmp_path):
     assert found["extra_ns"].sum() == pytest.approx(found["paired_ns"].sum() * (1 - 1 / slowdown), rel=0.05)
 
 
+@pytest.mark.slow
 def test_tables_are_the_same_wherever_they_are_made(tmp_path):
     run, packed = tmp_path / "run", tmp_path / "packed"
     simulate(world(3)).write(run)
@@ -104,6 +106,7 @@ def half_hidden(place: Place, *, layers: int, layer_us: float, elems: int, hide:
     return [*ops, *(Wait(f"{nth}") for nth in range(layers) if hide or not nth % 2), *optimizer(layer_us)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", a_sample(range(6), 1))
 def test_overlap_gains_no_more_than_the_run_simulated_again(tmp_path, seed):
     """Beside compute, the transfers that are hidden slow it down."""
@@ -136,6 +139,7 @@ def test_what_hiding_gains_is_net_of_what_it_costs(tmp_path):
     assert found.hiding.net_ns == pytest.approx(found.hiding.hidden_ns / slowdown, rel=0.05)
 
 
+@pytest.mark.slow
 def test_nothing_is_claimed_where_contention_is_not_known(tmp_path):
     """Without shapes there is no net, no sentence; and overlap may gain less, down to what slow compute leaves."""
     rng = random.Random(1)

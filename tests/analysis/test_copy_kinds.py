@@ -55,12 +55,14 @@ def csv_or_why(result: Analysis, name: str) -> str:
     return as_csv(name, table[[column for column in table if column != "trace"]])
 
 
+@pytest.mark.slow
 def test_all_tables_are_those_of_whole_names(tmp_path):
     old, new = (analyse(run, details=True) for run in pair(tmp_path))
     for table in TABLES:
         assert csv_or_why(new, table) == csv_or_why(old, table), table
 
 
+@pytest.mark.slow
 def test_recordings_too(tmp_path):
     old, new = pair(tmp_path)
     packed = tmp_path / "packed"

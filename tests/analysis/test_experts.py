@@ -97,6 +97,7 @@ def test_collectives_of_other_groups_in_between_change_nothing(tmp_path, torch):
         assert own["sent_tokens"].tolist() == [sum(row) for row in SPLITS]
 
 
+@pytest.mark.slow
 def test_a_hot_rank_is_told_from_drifting_ones(tmp_path):
     _, hot = run(tmp_path / "hot", partial(routed, routing=Routing(hot=2, factor=2.0)))
     _, drifting = run(tmp_path / "drifting", partial(routed, routing=Routing(factor=2.0, drift=True)))
@@ -107,6 +108,7 @@ def test_a_hot_rank_is_told_from_drifting_ones(tmp_path):
     assert changing["persistent_cost_ns"].sum() < 0.8 * changing["cost_ns"].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("routing", "why"),
     with_slow(
@@ -145,6 +147,7 @@ def test_a_comparison_says_that_experts_have_become_uneven(tmp_path, routing, ca
     assert ": uneven experts cost" in first
 
 
+@pytest.mark.slow
 def test_the_page_has_experts_by_layer(tmp_path):
     _, found = run(tmp_path, partial(routed, routing=Routing(hot=2, factor=3.0)))
     page = found.report().html
@@ -153,6 +156,7 @@ def test_the_page_has_experts_by_layer(tmp_path):
     assert "where rank 2 is the slowest in 100% of the steps" in page
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_late_before_the_dispatch_is_named_beside_uneven_experts(tmp_path):
     _, found = run(tmp_path, partial(routed, routing=Routing(hot=3, factor=2.5), late=(1, 900.0)))
     gains = found.remedies.set_index("remedy")["gain_ns"]
@@ -161,6 +165,7 @@ def test_a_rank_that_is_late_before_the_dispatch_is_named_beside_uneven_experts(
     assert gains["balanced_experts"] == pytest.approx(found.experts_layers["cost_ns"].sum(), rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_with_as_many_tokens_is_no_imbalance(tmp_path):
     """Its experts take longer, like all that it computes."""
     throttled = Injection("throttled", (1,), (0, 1, 2, 3), 2_000.0)
@@ -199,6 +204,7 @@ def test_a_rank_without_a_trace_leaves_imbalance_unknown(tmp_path):
     assert found.experts_layers["cost_ns"].isna().all()
 
 
+@pytest.mark.slow
 def test_of_more_than_30_ranks_elements_tell_the_imbalance(tmp_path):
     """torch writes the first 30 entries of a list."""
     made, found = run(tmp_path, partial(routed, routing=Routing(hot=31, factor=4.0), layers=1), 32, window=ONE_STEP)
@@ -289,6 +295,7 @@ def test_of_batches_that_take_turns_the_time_is_not_known(tmp_path):
     assert table["note"].str.startswith("two batches take turns").all()
 
 
+@pytest.mark.slow
 def test_a_recording_and_several_processes_say_the_same(tmp_path):
     _, whole = run(tmp_path / "run", partial(routed, routing=Routing(factor=2.0), layers=2), 3)
     assert main(["pack", str(tmp_path / "run"), "--output", str(tmp_path / "packed")]) == 0

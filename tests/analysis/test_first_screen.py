@@ -40,7 +40,7 @@ def test_parts_are_those_of_the_typical_step_and_add_up(tmp_path) -> None:
     assert sum(part.frac for part in screen.parts) == pytest.approx(1)
 
 
-@pytest.mark.slow_cases("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 3])
 def test_the_headline_names_the_late_rank_and_leads_to_it(tmp_path, late) -> None:
     run = late_run(tmp_path, late)
@@ -162,7 +162,7 @@ def test_markdown_of_the_command_is_that_paragraph_and_all_of_it_with_all(tmp_pa
     assert "### " in capsys.readouterr().out
 
 
-@pytest.mark.quick_cases("gloo-training-200")
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts", "gloo-training"])
 def test_the_screen_fits(name, width, capsys, monkeypatch) -> None:

@@ -115,7 +115,7 @@ def job(folder, *, lost_until: int, lost_rank: int = 2, slow: int = 0) -> None:
         trace.write(folder)
 
 
-@pytest.mark.slow_cases("6000000-4-steps0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost_until", "lost", "steps"), [(6 * MS, 4, [0]), (31 * MS, 22, [0, 1])])
 def test_a_rank_whose_first_kernels_are_lost_is_not_late(tmp_path, lost_until, lost, steps) -> None:
     job(tmp_path, lost_until=lost_until)

@@ -23,6 +23,7 @@ def doubts_without_reason(found) -> int:
     )
 
 
+@pytest.mark.slow_cases("196")
 @pytest.mark.parametrize("seed", a_sample(range(0, 260, 4), 2))
 def test_nothing_wrong_is_certain_and_every_doubt_has_a_reason(seed, tmp_path):
     made = simulate(draw_hard(seed))

@@ -96,6 +96,7 @@ def test_one_against_one_finds_five_per_cent_once_six_captures_are_known(file, c
     assert Comparison((a,), (alike,), history=read_history(file)).slower_by(0.03)[0] is Judgement.within
 
 
+@pytest.mark.slow
 def test_what_the_history_lacks_is_said(file, capture, tmp_path):
     other = Trace(0, 2).kernel("gemm", 0, 9 * MS)
     other.step(0, 0, 10 * MS)
@@ -294,7 +295,7 @@ def test_steps_of_a_steady_run_have_all_warmed_up():
 # --- how often it is right -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick_cases("0.0")
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [0.0, 0.005])
 def test_a_history_of_six_makes_few_false_alarms_and_finds_five_per_cent(runs):
     """Of steps that differ by 0.6 % within a run, and runs that do not differ more, or by 0.5 % besides."""

@@ -55,7 +55,7 @@ def asleep_in(name: str) -> Busy:
     return busy
 
 
-@pytest.mark.slow_cases("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("details", [True, False])
 def test_a_sleep_in_a_range_outside_of_any_operator(tmp_path: Path, details: bool) -> None:
     found = run_of(tmp_path, asleep_in("# sparse arch"), details=details)
@@ -168,6 +168,7 @@ def test_many_short_operators_that_take_most_of_the_time_are_named(tmp_path: Pat
     assert "; its CPU is in `aten::cat` (9" in sentence(run_of(tmp_path, busy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_range", [False, True])
 @pytest.mark.parametrize("seed", range(2))
 def test_of_nested_ones_the_innermost_that_takes_half_is_named(tmp_path: Path, seed: int, as_range: bool) -> None:
@@ -220,7 +221,7 @@ def test_of_nested_ranges_the_inner_one_is_named(tmp_path: Path) -> None:
     assert {"outer", "inner"} <= {row["what"] for row in records(found.late_work) if row["kind"] == "range"}
 
 
-@pytest.mark.quick_cases("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 20])
 def test_the_module_is_named_where_no_range_is(tmp_path: Path, parts: int) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:

@@ -164,6 +164,7 @@ def test_ranks_are_compared_and_the_one_that_holds_most_is_named(tmp_path):
     assert [line for line in said.splitlines() if "grows" in line] == ["  rank 2 grows by 64 MiB per step: layer_1"]
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_it_only_where_memory_limits(tmp_path):
     job = trained(1)
     for whole, is_said in ((job.reserved * 100 // 95, True), (2 * job.reserved, False)):
@@ -220,6 +221,7 @@ def test_the_page_draws_the_step_with_the_peak_by_category(drawn):
         assert f"<title>{category}</title>" in figure.svg
 
 
+@pytest.mark.slow
 def test_the_page_has_a_section_on_memory(tmp_path):
     page = analysed(trained(4, leak=LEAK), tmp_path).report()
     assert "Memory over step" in page.html

@@ -235,6 +235,7 @@ def test_without_a_version_the_first_screen_says_nothing_of_others(tmp_path):
     assert rate.normal_gb_per_s is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("us", "advises"), [(600.0, False), (2000.0, True)])
 def test_links_that_are_normal_are_not_advised_upon(tmp_path, us, advises):
     run_of(tmp_path, us)

@@ -46,7 +46,7 @@ def copied(source: Path, folder: Path, *, later_s: float = 0.0, pid: int = 0, ho
     (folder / name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
 
 
-@pytest.mark.quick_cases("0.3")
+@pytest.mark.slow
 @pytest.mark.parametrize("later_s", [0.3, 1.2, 3600.0, -86400.0])
 def test_ranks_of_two_runs_are_shown_apart(job, tmp_path, later_s, capsys):
     """Rank 0 of a job and rank 1 of its next, on the same host."""

@@ -77,6 +77,7 @@ def test_some_steps_are_played_of_a_large_run_and_gain_as_much(run: Path) -> Non
     assert part.predictions["gain_ns"].iloc[0] == round(gain.ns)
 
 
+@pytest.mark.slow
 def test_where_ranks_are_looked_at_their_files_are_cut(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = read(run, most_steps=3, ranks_bytes=0)
     with caplog.at_level(logging.INFO, "commtrace"):

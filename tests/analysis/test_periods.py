@@ -104,6 +104,7 @@ def _said(found: Analysis) -> str:
     return " ".join(overview(found).split())
 
 
+@pytest.mark.slow
 def test_the_first_sentence_is_about_the_period_and_the_gain_about_its_mean(tmp_path: Path) -> None:
     found = _captured(tmp_path / "slow", partial(_rollouts, more=60))
     assert found.typical_step.period == Period(4, frozenset({1}))
@@ -120,6 +121,7 @@ def test_the_first_sentence_is_about_the_period_and_the_gain_about_its_mean(tmp_
     assert not even.remedies["gain_frac"].fillna(0.0).gt(0.03).any()
 
 
+@pytest.mark.slow
 def test_a_sync_every_few_steps_is_no_part_of_a_step(tmp_path: Path) -> None:
     said = _said(_captured(tmp_path, partial(_diloco)))
     assert "Every 5th step (4, 9) takes" in said
@@ -127,6 +129,7 @@ def test_a_sync_every_few_steps_is_no_part_of_a_step(tmp_path: Path) -> None:
     assert "may be parts of steps" not in said
 
 
+@pytest.mark.slow
 def test_longer_rollouts_are_longer_steps(tmp_path: Path) -> None:
     """A median of steps would not see them: three of four take as long as before."""
     lengths_ns = [
@@ -145,6 +148,7 @@ def _uneven_rollouts(place: Place, us: float) -> list[Op]:
     return _rollouts(place, us=own)
 
 
+@pytest.mark.slow
 def test_what_is_late_in_long_steps_is_late_beside_others_in_the_same_step(tmp_path: Path) -> None:
     """A median over steps of 60, 100 and 150 us takes some of what the slow rank has more for chance."""
     found, even = (_captured(tmp_path / str(us), partial(_uneven_rollouts, us=us)) for us in (130.0, 100.0))

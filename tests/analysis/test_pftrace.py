@@ -68,6 +68,7 @@ def test_every_table_is_that_of_json(tmp_path: Path, name: str, packed: bool) ->
         assert len(own.activities) > 10
 
 
+@pytest.mark.slow
 def test_ranks_are_found_and_compared(tmp_path: Path) -> None:
     for number, document in enumerate(made("straggler", tmp_path / "made")):
         pftraces.write(document, tmp_path / "run" / f"rank{number}.pftrace")

@@ -103,6 +103,7 @@ def test_without_marks_the_chain_of_messages_says_the_stages(tmp_path):
     assert set(table["microbatches"]) == {6}
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_the_bubble_where_nobody_is_late(tmp_path):
     calm = Hardware(compute_jitter=0.0, gpu_spread=0.0, cpu_jitter=0.0)
     made = World(4, partial(three_d, tp=1, pp=4, microbatches=6), 1, 4, steps=4, hardware=calm)
@@ -114,6 +115,7 @@ def test_the_first_screen_says_the_bubble_where_nobody_is_late(tmp_path):
     assert f"would leave {inherent_ms / 2:.1f} ms" in found.verdict
 
 
+@pytest.mark.slow
 def test_the_page_draws_the_schedule(tmp_path):
     simulate(World(4, partial(three_d, tp=1, pp=2, microbatches=3), 1, 4, steps=4)).write(tmp_path)
     figure = run_figures(analyse(tmp_path))["pipeline"]

@@ -196,6 +196,7 @@ def test_what_cannot_be_written_leaves_nothing(run, memory, monkeypatch, capsys)
     assert not memory.exists("/packed")
 
 
+@pytest.mark.slow_cases("command0-Rank 2 costs")
 @pytest.mark.quick_cases("command0-Rank 2 costs", "command1-exposed", "command3-all_reduce")
 @pytest.mark.parametrize(
     ("command", "told"),

@@ -104,7 +104,7 @@ def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
 
 
-@pytest.mark.quick_cases("SIGINT")
+@pytest.mark.slow
 @pytest.mark.parametrize("number", with_slow(["SIGKILL", "SIGINT"], ["SIGTERM"]))
 def test_the_cursor_is_there_after_a_signal(tmp_path, number):
     pipe = tmp_path / "rank0.json"  # which nobody ever writes to

@@ -44,7 +44,7 @@ def read(
         return list(reading)
 
 
-@pytest.mark.quick_cases("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3, 9])
 def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, workers):
     paths = written(tmp_path)
@@ -53,7 +53,7 @@ def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, worker
     assert read(paths, workers) == here
 
 
-@pytest.mark.slow_cases("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_file_read_in_parts_is_the_same(tmp_path, workers):
     path = trace(2, 12_000).write(tmp_path)  # several chunks long
@@ -65,7 +65,7 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, workers):
     assert told[-1] == path.stat().st_size == reading.total_bytes
 
 
-@pytest.mark.slow_cases("7-parts1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "parts"), with_slow([(2, [1, 1, 2]), (7, [8, 8, 2])], [(3, [1, 1, 1])]))
 def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(tmp_path, workers, parts):
     paths = written(tmp_path)[:3]

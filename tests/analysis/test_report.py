@@ -53,6 +53,7 @@ def test_it_needs_nothing_from_elsewhere(run, html) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_every_table_is_what_people_see_of_the_table_of_that_name(run, html) -> None:
     read = ReadPage(html)
     assert len(read.tables) > 5

@@ -177,7 +177,7 @@ def test_addresses_that_lead_nowhere_do_no_harm(tmp_path, html, address) -> None
     assert 'aria-label="step' in found.dom
 
 
-@pytest.mark.quick_cases("#rank=77-Rank 77 did nothing in step")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "said"),
     [

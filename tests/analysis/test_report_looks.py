@@ -126,6 +126,7 @@ def test_headers_say_how_to_get_from_what_is_shown_to_the_table(run, name) -> No
     assert checked > 5
 
 
+@pytest.mark.slow
 def test_headers_name_their_column(run) -> None:
     heads = [a for tag, a in ReadPage(run.report().html).elements if tag == "th" and "data-column" in a]
     factors = {a["data-column"]: a.get("data-factor") for a in heads}

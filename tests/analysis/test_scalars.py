@@ -23,6 +23,7 @@ def test_the_names_stay() -> None:
     assert [scalar.name for scalar in RUN_SCALARS] == STAY, "charts of former trainings have these names: only add"
 
 
+@pytest.mark.slow_cases("tests/data/nccl-straggler", "traces/resnet18-ddp-w2")
 @pytest.mark.parametrize("run", ["tests/data/nccl-straggler", "tests/data/host-bound", "traces/resnet18-ddp-w2"])
 def test_the_numbers_are_those_of_the_tables(run: str) -> None:
     analysis = analyse(ROOT / run)
@@ -47,6 +48,7 @@ def test_the_numbers_are_those_of_the_tables(run: str) -> None:
     assert not found.scalars.keys() & found.unknown.keys()
 
 
+@pytest.mark.slow
 def test_the_rank_that_is_late() -> None:
     found = run_scalars(analyse(DATA / "nccl-straggler")).scalars
     assert (found["commtrace/late_rank"], round(found["commtrace/late_rank_wait_frac"], 2)) == (2, 0.98)
@@ -66,6 +68,7 @@ def test_a_trace_without_devices_has_ranks_only(tmp_path: Path) -> None:
     assert found.headline == "Nothing was measured"
 
 
+@pytest.mark.slow
 def test_the_command_and_the_report_write_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(DATA / "nccl-straggler")
     assert cli.main(["export", "scalars", run]) == 0

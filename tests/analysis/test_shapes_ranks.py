@@ -145,6 +145,7 @@ def test_another_kernel_at_one_shape(tmp_path: Path) -> None:
     assert "by the same kernel" in same.verdict
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_more_to_compute_is_not_slow(tmp_path: Path) -> None:
     uneven = run(tmp_path / "uneven", lambda *_: 1.0, times={2: 3})
     assert slow_rows(uneven) == {}

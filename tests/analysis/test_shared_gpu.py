@@ -41,7 +41,7 @@ def test_its_turns_are_no_error_of_clocks(tmp_path: Path) -> None:
     assert rate.beside == ""
 
 
-@pytest.mark.slow_cases("uuids1")
+@pytest.mark.slow
 @pytest.mark.parametrize("uuids", [["GPU-1", "GPU-2"], [None, None]])
 def test_other_gpus_have_clocks_and_links_of_their_own(tmp_path: Path, uuids: list[str | None]) -> None:
     run = analysed(tmp_path, uuids)

@@ -131,6 +131,7 @@ def test_a_snapshot_without_history_has_its_last_state(tmp_path):
     assert totals(found) == [allocator.total]
 
 
+@pytest.mark.slow_cases("0-shared", "1-shared", "2-shared", "3-shared", "4-shared", "5-shared", "6-shared", "7-shared")
 @pytest.mark.parametrize("sort", HOSTILE)
 @pytest.mark.parametrize("block", range(8))
 def test_hostile_pickles_are_refused_and_run_nothing(tmp_path, sort, block):

@@ -194,6 +194,7 @@ def test_unprofiled_steps_that_changed_the_other_way_tell_nothing_of_traced_ones
     assert row["beyond"] is None
 
 
+@pytest.mark.slow_cases("2026-11-21T06:30:41+02:00-2026-11-21 04:30")
 @pytest.mark.parametrize(
     ("said", "began"),
     [
@@ -234,6 +235,7 @@ def test_two_sides_have_the_cause_too(made: Any) -> None:
     assert in_both.cause == "+30.0 ms: rank 1 computes 30.0 ms per step longer than the others, mostly in straggler"
 
 
+@pytest.mark.slow
 def test_a_run_without_activity_is_a_row_without_a_step(made: Any, tmp_path: Path) -> None:
     empty = analyse(Trace(0, 1).step(1, 0, 5 * MS).write(tmp_path / "empty").parent, details=True)
     found = RunTrend((made(), empty, made()))

@@ -13,6 +13,7 @@ from commtrace import analyse
 RUN = Path(__file__).resolve().parents[1] / "data" / "nccl-rooted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_steps", [True, False])
 def test_whole_steps_are_asked_for_only_where_calls_lie_in_none(tmp_path: Path, has_steps: bool) -> None:
     """Uneven all_to_alls whose other side no trace shows for certain, in steps of which all is traced."""

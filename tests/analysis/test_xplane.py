@@ -237,6 +237,7 @@ def test_groups_of_several_hosts_are_not_known(tmp_path: Path) -> None:
     assert "capture the same steps" not in " ".join(map(str, found.table("verdicts").iloc[0]))
 
 
+@pytest.mark.slow_cases("straggler-4")
 @pytest.mark.parametrize(("name", "hosts"), [("straggler", 4), ("straggler", 1), ("sharded", 1)])
 def test_gpus_do_what_kineto_says(tmp_path: Path, name: str, hosts: int) -> None:
     """Where every rank has its own host, and so its own steps, all is the same; else all but steps."""

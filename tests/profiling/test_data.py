@@ -22,6 +22,7 @@ def first(batches, count: int = 1) -> list:
     return list(itertools.islice(batches, count))
 
 
+@pytest.mark.slow
 def test_synthetic_data_is_seeded_and_differs_between_ranks_and_batches() -> None:
     (once,), (again,) = first(synthetic(spec(seed=3))), first(synthetic(spec(seed=3)))
     assert torch.equal(once[0], again[0])
@@ -32,6 +33,7 @@ def test_synthetic_data_is_seeded_and_differs_between_ranks_and_batches() -> Non
     assert not torch.equal(a[0], b[0])
 
 
+@pytest.mark.slow
 def test_synthetic_data_has_the_shape_of_cifar10() -> None:
     images, labels = first(synthetic(spec(batch_size=300)))[0]
     assert images.shape == (300, 3, 32, 32)

@@ -259,6 +259,7 @@ def both() -> tuple[torch.nn.Module, torch.nn.Module]:
     return plain, swapped
 
 
+@pytest.mark.slow
 def test_swapped_vgg_has_every_relu_behind_the_pool(both) -> None:
     plain, swapped = ([type(layer).__name__ for layer in model.features] for model in both)
     assert "MaxPool2d ReLU" in " ".join(swapped)

@@ -181,6 +181,7 @@ def test_an_older_torch_takes_fewer_options(monkeypatch: pytest.MonkeyPatch) -> 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_run_writes_a_snapshot_of_what_fails_after_the_traced_steps(tmp_path: Path) -> None:
     words = ["run", "--memory", "--from-step", "2", "--active", "2", "--out", tmp_path, "--run-name", "run"]
     script = SCRIPTS / "late_out_of_memory.py"

@@ -252,7 +252,7 @@ def test_trainings_of_others(tmp_path, script, words) -> None:
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
 
 
-@pytest.mark.quick_cases("sync")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rollout", "sync", "evaluation"])
 def test_a_loop_that_is_longer_than_a_step_is_traced_in_whole_periods(tmp_path, kind) -> None:
     # Only lengths tell rollouts from other steps: they tell each rank another story, and all must trace the same steps.

@@ -9,6 +9,7 @@ from commtrace.analysis.core.schema import records
 pytestmark = needs_shared
 
 
+@pytest.mark.slow
 def test_a_product_of_matrices_beside_all_gathers():
     """On 8 H100: within the two ranks that also run it alone 1.66 and 1.69 times as long."""
     found = analyse(TRACES / "nanogpt-h100-w8", whole=True).contention_kernels
@@ -21,6 +22,7 @@ def test_a_product_of_matrices_beside_all_gathers():
     assert all(1.6 < row["slowdown"] < 1.8 for row in pooled)
 
 
+@pytest.mark.slow
 def test_a_rank_that_runs_it_beside_communication_only_is_not_slower_at_it():
     """Rank 5 runs 40 of 40 calls beside NCCL."""
     rows = records(analyse(TRACES / "nanogpt-h100-w8").shapes)

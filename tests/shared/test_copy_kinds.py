@@ -28,7 +28,7 @@ def csv_or_why(result: Analysis, name: str) -> str:
     return as_csv(name, table[[column for column in table if column != "trace"]])
 
 
-@pytest.mark.slow_cases("megatron-v100-tp2", "torchrec-v100-w4", "moe-b200-r0of2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm-v100-w8", "megatron-v100-tp2", "torchrec-v100-w4", "moe-b200-r0of2"])
 def test_all_tables_are_those_of_whole_names(tmp_path: Path, name: str) -> None:
     files = sorted((TRACES / name).glob("*.json*"))

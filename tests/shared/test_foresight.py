@@ -19,7 +19,7 @@ WITHOUT_US = [
 ]
 
 
-@pytest.mark.quick_cases("tp_stall_before_collective-ranks0-7707")
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "ranks", "true_us"), WITHOUT_US)
 def test_without_its_culprits_a_run_is_as_simulated_without_them(
     run: str, ranks: tuple[int, ...], true_us: float

@@ -47,6 +47,9 @@ def file(request) -> str:
     return request.param
 
 
+@pytest.mark.slow_cases(
+    "ddp-v100-r1of2/df_index_resolver.json.gz", "kineto-resnet/worker0.1623143089861.pt.trace.json.gz"
+)
 def test_peaks_are_those_of_the_json(file):
     rows = {row["device"]: row for row in records(analyse(TRACES / file, details=True, cache=False).memory)}
     events = instants(file)
@@ -63,6 +66,7 @@ def test_peaks_are_those_of_the_json(file):
     assert (rows[device]["peak_allocated_bytes"], rows[device]["peak_reserved_bytes"]) == (allocated, reserved_peak)
 
 
+@pytest.mark.slow_cases("ddp-v100-r1of2/df_index_resolver.json.gz")
 def test_what_is_held_at_the_peak_is_what_was_not_released_by_then(file):
     """Category by category they add up, and what is older than the trace is what no instant allocated."""
     found = analyse(TRACES / file, details=True, cache=False)
@@ -87,6 +91,7 @@ def test_what_is_held_at_the_peak_is_what_was_not_released_by_then(file):
         assert places.query("category != 'before the trace'")["blocks"].sum() == len(live)
 
 
+@pytest.mark.slow
 def test_training_holds_activations_and_temporaries_of_the_backward_pass():
     [row] = records(analyse(TRACES / next(iter(FILES)), details=True, cache=False).memory.query("device == '1'"))
     assert row["phase"] == "backward"

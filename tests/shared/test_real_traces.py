@@ -197,6 +197,7 @@ def test_kernels_from_before_the_window_of_nanogpt_are_matched_too(nanogpt):
     assert given.equals(sizes["first"].rename("size_bytes"))
 
 
+@pytest.mark.slow
 def test_nothing_wrong_in_nanogpt_is_called_certain(nanogpt, nanogpt_truth):
     assert nanogpt.collectives["certain"].any()
     for row, wanted in zip(records(nanogpt.collectives), nanogpt_truth, strict=True):
