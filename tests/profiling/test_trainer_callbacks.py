@@ -14,7 +14,7 @@ from commtrace.profiling.trainer import TrainerCapture, fitted
 USERS = SCRIPTS / "users"
 
 
-# --- real trainers, two ranks with gloo ------------------------------------------------------------------------------
+# --- real trainers, two ranks with gloo; test_trainer_logs.py has whole ones ------------------------------------------
 
 
 def transformers(folder: Path, how: str, *out: Path) -> "subprocess.CompletedProcess[str]":
@@ -24,38 +24,6 @@ def transformers(folder: Path, how: str, *out: Path) -> "subprocess.CompletedPro
 
 def lightning(folder: Path, how: str, *out: Path) -> "subprocess.CompletedProcess[str]":
     return fresh_python(USERS / "lightning_callback.py", how, *out)
-
-
-def losses(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    return re.findall(r"^losses \[(.+)\]$", done.stdout, re.MULTILINE)
-
-
-def said(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    return [line for line in done.stderr.splitlines() if line.startswith("commtrace: ")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trainer", [transformers, lightning])
-def test_both_ranks_are_traced_and_the_training_is_as_it_was(tmp_path: Path, trainer) -> None:
-    run = tmp_path / "run"
-    done, plain = trainer(tmp_path, "with", run), trainer(tmp_path, "without")
-    assert (done.returncode, plain.returncode) == (0, 0), done.stderr
-    assert len(losses(done)) == 1
-    assert losses(done) == losses(plain)
-    assert said(plain) == []
-    found = metas(run)
-    assert {rank: (meta["complete"], meta["world_size"]) for rank, meta in found.items()} == {
-        0: (True, 2),
-        1: (True, 2),
-    }
-    for meta in found.values():
-        assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
-        assert len(meta["steps"]) == (24 if trainer is transformers else 25)  # those of the optimizer, not batches
-    assert found[0]["absent_ranks"] == []
-    assert f"commtrace: report: {run}/report.html" in said(done)
-    assert said(done)[-1].startswith(f"commtrace: done: 2 ranks traced in {run}; ")
-    assert f"Everything: commtrace summary --all {run}" in done.stderr
-    assert "steps 10-14" in (run / "summary.txt").read_text()
 
 
 @pytest.mark.slow
@@ -74,14 +42,13 @@ def test_a_training_that_fails_does_so_and_leaves_what_was_traced(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", [transformers])  # both call the same
-def test_a_folder_that_is_taken_costs_the_capture_and_not_the_training(tmp_path: Path, trainer) -> None:
+def test_a_folder_that_is_taken_costs_the_capture_and_not_the_training(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "mine.txt").touch()
-    done, plain = trainer(tmp_path, "with", run), trainer(tmp_path, "without")
-    assert (done.returncode, losses(done)) == (0, losses(plain)), done.stderr
-    (only,) = said(done)
+    done = transformers(tmp_path, "with", run)
+    assert (done.returncode, done.stdout.count("losses [")) == (0, 1), done.stderr
+    (only,) = (line for line in done.stderr.splitlines() if line.startswith("commtrace: "))
     assert only.startswith(f"commtrace: the training goes on without a capture: {run}: ")
     assert [path.name for path in run.iterdir()] == ["mine.txt"]
 

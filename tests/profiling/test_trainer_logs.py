@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from capturing import SCRIPTS, environment, free_port, fresh_python, metas, python
+from capturing import SCRIPTS, environment, free_port, fresh_python, metas, python, trace, traced_steps
 
 from commtrace.integrations.logs import MlflowLog, TensorBoardLog, WandbLog, without_twins
 from commtrace.profiling.sessions.afterwards import conclusion
@@ -89,7 +89,18 @@ def test_the_training_is_as_it_was(logged: Logged) -> None:
     assert len(losses(logged.done)) == 1
     assert losses(logged.done) == losses(logged.plain)
     assert "has not all of the capture" not in logged.done.stderr
-    assert {rank: meta["complete"] for rank, meta in metas(logged.folder / "run").items()} == {0: True, 1: True}
+    assert "commtrace: " not in logged.plain.stderr
+    run = logged.folder / "run"
+    found = metas(run)
+    assert {rank: meta["complete"] for rank, meta in found.items()} == {0: True, 1: True}
+    for meta in found.values():
+        assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
+        assert len(meta["steps"]) in (24, 25)  # those of the optimizer, not batches
+    assert found[0]["absent_ranks"] == []
+    assert f"commtrace: report: {run}/report.html" in logged.done.stderr
+    assert f"commtrace: done: 2 ranks traced in {run}; " in logged.done.stderr
+    assert f"Everything: commtrace summary --all {run}" in logged.done.stderr
+    assert "steps 10-14" in (run / "summary.txt").read_text()
     assert len(logged.scalars) > 10
 
 
@@ -197,9 +208,7 @@ def accelerate(*script: object) -> tuple[object, ...]:
 def test_the_trainer_under_accelerate(tmp_path: Path) -> None:
     script = (USERS / "transformers_callback.py", "theirs")
     done = logged_to(tmp_path, *accelerate(*script, "with", tmp_path / "run"), logs="tensorboard")
-    plain = logged_to(tmp_path / "plain", *accelerate(*script, "without"), logs="tensorboard")
-    assert (done.returncode, losses(done)) == (0, losses(plain)), done.stderr
-    assert len(losses(done)) == 1
+    assert (done.returncode, len(losses(done))) == (0, 1), done.stderr
     assert {rank: meta["complete"] for rank, meta in metas(tmp_path / "run").items()} == {0: True, 1: True}
     assert (tmp_path / "board/commtrace-report.html").is_file()
 
