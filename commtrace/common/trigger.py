@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from . import disk
 from .wording import ranks_in_words
@@ -36,6 +36,7 @@ _MOST_BYTES = 1 << 20
 _MOST_S = 1e6
 _MOST_FOLDERS = 100
 _MOST_SHOWN = 60
+_MOST_NAME = 255
 _EXPECTED = 'expected an empty file, or JSON such as {"steps": 2, "ranks": [0, 1]}'
 
 
@@ -65,15 +66,30 @@ class Plan:
         return self.ranks is None or rank in self.ranks
 
 
+Beside = Literal["evaluation", "checkpoint"]
+"""What a rank does that is no step of training."""
+Need = Literal["collective", "backward"]
+"""What ended the time that a rank needed no other one for: a collective, or a backward pass, which holds some."""
+
+
 @dataclass(frozen=True)
 class Pulse:
-    """How far a rank is: steps that it has done, and how long the last ones took on average, since the pulse before."""
+    """How far a rank is: steps that it has done, and how long the last ones took on average, since the pulse before.
+
+    Ranks that train together take the same time, as all wait for the last one. So there is also how long one of these
+    steps went on before this rank needed any other: `alone_ns`, from the end of the step before until what `need` says;
+    None where that was not seen. `beside` was done since the pulse before, or goes on.
+    """
 
     rank: int
     step: int
     unix_ns: int
     step_ns: int | None
     every_s: float
+    host: str = ""
+    alone_ns: int | None = None
+    need: Need | None = None
+    beside: Beside | None = None
 
 
 _Message = TypeVar("_Message", Plan, Pulse)
@@ -228,8 +244,16 @@ def _content(path: Path, within: int | None) -> bytes:
 def _checked(message: _Message) -> _Message:
     """The message. Raises ValueError where a number is none, or out of bounds."""
     values: dict[str, Any] = {name: value for name, value in asdict(message).items() if name != "ranks"}
-    if values.get("step_ns", 0) is None:
-        del values["step_ns"]
+    for name in ("step_ns", "alone_ns"):
+        if values.get(name, 0) is None:
+            del values[name]
+    if values.pop("need", None) not in (None, *get_args(Need)):
+        raise ValueError("need")
+    if values.pop("beside", None) not in (None, *get_args(Beside)):
+        raise ValueError("beside")
+    host = values.pop("host", "")
+    if not isinstance(host, str) or len(host) > _MOST_NAME:
+        raise ValueError("host")
     every_s = values.pop("every_s", 0)
     if not isinstance(every_s, int | float) or isinstance(every_s, bool) or not 0 <= every_s < _MOST_S:
         raise ValueError("every_s")

@@ -32,6 +32,8 @@ PROFILER_START = "_prepare_trace"
 
 ENGINE = "_execution_engine"
 """The attribute of `torch.autograd.Variable` in which whoever begins a backward pass looks up autograd's engine."""
+BUFFER_SYNC = "_sync_buffers"
+"""The method by which DDP issues a broadcast of its buffers, before a forward pass."""
 
 
 def profiler_is_on() -> bool:

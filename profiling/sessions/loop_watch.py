@@ -7,7 +7,7 @@ from statistics import median_low
 
 from ...common.repeats import repeats_after
 from ..base.torch_private import collectives_issued
-from .step_work import WorkCounters
+from .other_work import OtherWork
 
 _SETTLED = 2  # the first steps build DDP's buckets and make groups
 _LEAST_APART = 1.1
@@ -17,14 +17,14 @@ _PERIODS, _ENDS = 2, 2
 class LoopWatch:
     """Counts collectives and evaluations of steps; nothing here raises."""
 
-    def __init__(self, counters: WorkCounters) -> None:
-        self._counters = counters
+    def __init__(self, other: OtherWork) -> None:
+        self._other = other
         self._before: tuple[int, int] | None = None
         self._steps: dict[int, tuple[int, bool]] = {}
 
     def ended(self, step: int) -> None:
         """Note what was done in a step that ends."""
-        issued, evaluated = collectives_issued(), self._counters.evaluated
+        issued, evaluated = collectives_issued(), self._other.evaluated
         if self._before is not None and step >= _SETTLED:
             self._steps[step] = issued - self._before[0], evaluated > self._before[1]
         self._before = issued, evaluated

@@ -6,26 +6,21 @@ import resource
 import sys
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-import torch
+from typing import IO
 
 from ...contract.rank import StepWork
 from ..base.patches import Patches
+from .other_work import OtherWork
 
-_MOST_SPANS = 1000  # evaluations and checkpoints that are remembered: those of the last steps
 _COMPILING = "entire_frame_compile"
 """The time that dynamo has spent on compiling, its backend included; it counts that by itself."""
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Of this thread, in Linux: ns on a CPU, ns ready to run without one, number of times that it ran."""
-_Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -44,19 +39,14 @@ class Counters:
 
 
 class WorkCounters:
-    """Counts between `start()` and `stop()`; nothing here raises.
-
-    A model is evaluated from `eval()` until `train()` of the same module, if its weights stay as they are meanwhile:
-    a part that is frozen in each step is no evaluation, nor is a training with the dropout turned off.
-    """
+    """Counts between `start()` and `stop()`; nothing here raises. `other` notices evaluations and checkpoints."""
 
     def __init__(self) -> None:
+        self.other = OtherWork()
         self._patches = Patches()
         self._gc_ns = 0
         self._gc_since: int | None = None
         self._collections = [0] * len(gc.get_stats())
-        self._evaluated: tuple[weakref.ref[torch.nn.Module], int, tuple[int, int]] | None = None
-        self._spans: dict[str, deque[_Span]] = {kind: deque(maxlen=_MOST_SPANS) for kind in ("eval", "checkpoint")}
         self._is_on = False
         self._ready: tuple[int, int, IO[bytes] | None] | None = None
 
@@ -65,13 +55,7 @@ class WorkCounters:
         self._is_on = True
         gc.callbacks.append(self._collected)
         self._patches.on_detach(lambda: gc.callbacks.remove(self._collected))
-        self._patches.wrap(torch.nn.Module, "train", self._train)
-        self._patches.wrap(torch, "save", self._save)
-
-    @property
-    def evaluated(self) -> int:
-        """How many evaluations have ended, of the last ones."""
-        return len(self._spans["eval"])
+        self.other.attach(self._patches)
 
     def stop(self) -> None:
         """Restore everything. Further calls do nothing."""
@@ -112,15 +96,10 @@ class WorkCounters:
             major_faults=end.usage.ru_majflt - begin.usage.ru_majflt,
             blocks_read=end.usage.ru_inblock - begin.usage.ru_inblock,
             blocks_written=end.usage.ru_oublock - begin.usage.ru_oublock,
-            eval_ns=self._inside("eval", begin, end),
-            checkpoint_ns=self._inside("checkpoint", begin, end),
+            eval_ns=self.other.inside("evaluation", begin.host_ns, end.host_ns),
+            checkpoint_ns=self.other.inside("checkpoint", begin.host_ns, end.host_ns),
             compile_ns=end.compile_ns - begin.compile_ns,
         )
-
-    def _inside(self, kind: str, begin: Counters, end: Counters) -> int:
-        """How much of the time between two moments was spent in spans of a kind, which do not overlap, in ns."""
-        spans = list(self._spans[kind])
-        return sum(max(0, min(until, end.host_ns) - max(since, begin.host_ns)) for since, until in spans)
 
     def _ready_ns(self) -> int | None:
         """How long this thread was ready to run, but waited for a CPU; None where the system does not count that.
@@ -150,35 +129,6 @@ class WorkCounters:
             self._gc_ns += time.perf_counter_ns() - self._gc_since
             self._gc_since = None
             self._collections[info["generation"]] += 1
-
-    def _train(self, original: Any, module: torch.nn.Module, mode: bool = True) -> Any:
-        """`eval()` is `train(False)`, which calls that of each part."""
-        if self._evaluated is None:
-            if not mode and module.training:
-                weights = _version(module)
-                if weights is not None:
-                    self._evaluated = weakref.ref(module), time.perf_counter_ns(), weights
-        else:
-            of, since, weights = self._evaluated
-            known = of()
-            if known is None or (mode and known is module):
-                self._evaluated = None
-                if known is not None and _version(module) == weights:
-                    self._spans["eval"].append((since, time.perf_counter_ns()))
-        return original(module, mode)
-
-    def _save(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        since = time.perf_counter_ns()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self._spans["checkpoint"].append((since, time.perf_counter_ns()))
-
-
-def _version(module: torch.nn.Module) -> tuple[int, int] | None:
-    """Which weight of a module an optimizer changes first, and how often it was changed; None without one."""
-    first = next((weight for weight in module.parameters() if weight.requires_grad), None)
-    return None if first is None or first.is_inference() else (id(first), first._version)  # noqa: SLF001
 
 
 def _compile_ns() -> int:

@@ -18,6 +18,8 @@ class Backwards:
 
     def __init__(self, patches: Patches) -> None:
         self.begun = 0
+        self.before: Callable[[], None] | None = None
+        """Called where a backward pass is about to begin; it must not raise."""
         self._engine = vars(Variable).get(ENGINE)
         self._over: Callable[[], None] | None = None
         if self._engine is not None:
@@ -32,6 +34,8 @@ class Backwards:
         if in_backward():
             return self._engine
         self.begun += 1
+        if self.before is not None:
+            self.before()
         return self._engine if self._over is None else _Engine(self._engine, self._over)
 
 

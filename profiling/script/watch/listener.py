@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
+from typing import Protocol
 
 from ....common import trigger
-from ....common.trigger import Plan, Pulse, Request, WrongRequest
+from ....common.trigger import Beside, Need, Plan, Pulse, Request, WrongRequest
 from ...base.console.notices import say
 from ...ranks.process_group import Identity
 
@@ -33,14 +34,40 @@ _OF_ALL = Request()
 _Stamp = tuple[int, int, int]
 
 
+# An evaluation is known by a step that goes on for so many usual ones, and for so long at least.
+_STEPS_OF_EVALUATION = 2
+_EVALUATION_NS = 1_000_000_000
+
+
+class AloneTimes(Protocol):
+    """How long a rank needs no other one in a step; see `Alone`."""
+
+    def want(self) -> None: ...  # noqa: D102
+    def take(self) -> tuple[int, Need] | None: ...  # noqa: D102
+
+
+class OtherTimes(Protocol):
+    """What a rank does beside training; see `OtherWork`."""
+
+    def since(self, begin_ns: int, *, last_step_ns: int, least_ns: int) -> Beside | None: ...  # noqa: D102
+
+
 class Listener:
     """One rank's ear. The training thread calls `stepped`, `take` and `ask`, and sets `free_until`.
 
-    With `after_s`, rank 0 asks for `first` itself when that much time has passed.
+    With `after_s`, rank 0 asks for `first` itself when that much time has passed. What `alone` and `other` tell is
+    written with each pulse.
     """
 
     def __init__(
-        self, run_dir: Path, who: Identity, *, after_s: float | None = None, first: Request | None = None
+        self,
+        run_dir: Path,
+        who: Identity,
+        *,
+        after_s: float | None = None,
+        first: Request | None = None,
+        alone: AloneTimes | None = None,
+        other: OtherTimes | None = None,
     ) -> None:
         self.every_s = max(_EVERY_S, who.world_size / _RANKS_PER_S)
         self.free_until = sys.maxsize
@@ -53,6 +80,8 @@ class Listener:
         self._began_s = time.monotonic()
         self._last = (0, time.perf_counter_ns())
         self._beaten = self._last
+        self._alone, self._other = alone, other
+        self._beside: Beside | None = None
         self._step_s = 0.0
         self._asked: Request | None = None
         self._plan: Plan | None = None
@@ -241,16 +270,28 @@ class Listener:
     def _beat(self) -> None:
         """Write how far this rank is. Nobody needs that if it cannot be written."""
         (done, at_ns), (before, before_ns) = self._last, self._beaten
-        if done == before:
+        beside = self._beside_since(before_ns, at_ns)
+        if done == before and beside in (None, self._beside):
             return
-        self._beaten = (done, at_ns)
-        step_ns = round((at_ns - before_ns) / (done - before)) if before else None
-        pulse = Pulse(self._who.rank, done, time.time_ns(), step_ns, self.every_s)
+        self._beaten, self._beside = (done, at_ns), beside
+        step_ns = round((at_ns - before_ns) / (done - before)) if done > before > 0 else None
+        alone_ns, need = (self._alone.take() if self._alone is not None else None) or (None, None)
+        pulse = Pulse(
+            self._who.rank, done, time.time_ns(), step_ns, self.every_s, self._who.host, alone_ns, need, beside
+        )
         try:
             trigger.beat(self._run_dir, pulse)
         except OSError:
             with suppress(OSError):  # the folder, unless the run directory has gone as well
                 trigger.make_folder(self._run_dir)
+        if self._alone is not None:
+            self._alone.want()
+
+    def _beside_since(self, before_ns: int, at_ns: int) -> Beside | None:
+        if self._other is None:
+            return None
+        least_ns = max(_EVALUATION_NS, round(_STEPS_OF_EVALUATION * self._step_s * 1e9))
+        return self._other.since(before_ns, last_step_ns=at_ns, least_ns=least_ns)
 
     def _say(self, line: str) -> None:
         """Once, and for all ranks if it concerns them."""

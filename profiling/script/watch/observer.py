@@ -32,12 +32,14 @@ from ...errors import CaptureError, ProfilingError, RunDirRefusedError, Unwritab
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several, restarts
 from ...ranks.process_group import Identity
+from ...sessions.other_work import OtherWork
 from ...sessions.outcome import ended_well
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
 from ...sessions.step_clock import captures_graph
 from ..config import UNTIL_PLANNED, RunConfig
 from . import model
+from .alone import Alone
 from .forks import end_without_kineto
 from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
@@ -85,6 +87,8 @@ class Observer:
         self._counting = Patches()  # until the script is over
         self._until_over = Patches()
         self._step_ends = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
+        self._alone = Alone()
+        self._other_work = OtherWork()
         self._others = OtherProfilers()
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
@@ -119,6 +123,8 @@ class Observer:
         self._processes = ProcessWatch(self._patches)
         if self._config.limits is None:
             self._step_ends.attach(self._counting)
+            self._alone.attach(self._step_ends, self._counting)
+            self._other_work.attach(self._counting)
             take_steps(self.end_step)
             self._counting.on_detach(lambda: leave_steps(self.end_step))
             follow(self._step_ends, self._counting)
@@ -272,6 +278,7 @@ class Observer:
 
     def _count(self, optimizer: Optimizer | None) -> None:
         self._steps += 1
+        self._alone.step_ended()
         listener = self._listener
         if listener is not None:
             listener.stepped(self._steps)
@@ -396,15 +403,24 @@ class Observer:
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if self._config.limits is None:
-            self._listen(session, who)
+            self._listen(session, who, device)
         if who.rank == 0:
             say(f"{_plan_text(self._config)}; traces go to {session.run_dir}")
 
-    def _listen(self, session: ScriptSession, who: Identity) -> None:
+    def _listen(self, session: ScriptSession, who: Identity, device: torch.device) -> None:
         """Take requests for further captures from now on."""
         minutes, active = self._config.from_minute, self._config.schedule.active
         after_s = None if minutes is None else 60 * minutes
-        self._listener = Listener(session.run_dir, who, after_s=after_s, first=Request(active))
+        self._alone.use(device)
+        self._alone.want()
+        self._listener = Listener(
+            session.run_dir,
+            who,
+            after_s=after_s,
+            first=Request(active),
+            alone=self._alone,
+            other=self._other_work,
+        )
         self._listener.free_until = session.schedule.first_profiled
         if self._asked:
             self._listener.ask()

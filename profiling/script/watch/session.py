@@ -55,7 +55,7 @@ class ScriptSession(Session):
         self._is_over = False
         self._gathered = False
         self._rests_until = 0
-        self._loop = LoopWatch(self._clock.counters)
+        self._loop = LoopWatch(self._clock.counters.other)
         self.has_whole_periods = False
         """Whether whole periods of a loop are traced, with all that is in them."""
         self.unwritten: str | None = None

@@ -71,6 +71,10 @@ class Steps:
         patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
         patches.wrap(torch.cuda.CUDAGraph, "replay", self._replay)
 
+    def before_backward(self, call: Callable[[], None]) -> None:
+        """Call this where a backward pass is about to begin; it must not raise. For use after `attach`."""
+        self._backwards.before = call
+
     def by_hand(self) -> None:
         """End a step, as the script or its user says."""
         if not self._only_by_hand:
