@@ -59,6 +59,7 @@ NOT_HERE = (
     "/my-layers",
     "commtrace trigger ",
     "--trigger-above",
+    "--prometheus",
     "/mine-step1200",
     "my-logs/",
 )

@@ -135,7 +135,7 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
         return
     from rich.text import Text
 
-    with _console().status("reading") as status:
+    with quiet_console().status("reading") as status:
         yield lambda path, number, count: status.update(
             Text(f"reading {number + 1} of {count}: {printable(path.name)}")
         )
@@ -161,7 +161,7 @@ def asking(paths: Iterable[Path]) -> Iterator[None]:
         return
     from rich.text import Text
 
-    with _console().status(Text(f"asking for {printable(str(remote[0]))}")):
+    with quiet_console().status(Text(f"asking for {printable(str(remote[0]))}")):
         yield
 
 
@@ -178,7 +178,7 @@ def reading_progress(reading: BeingRead, begun: float) -> Iterator[Callable[[int
 
     files = TextColumn(f"{{task.fields[files]}}/{counted(len(reading.paths), 'file')}")
     columns = (BarColumn(), DownloadColumn(), files, TimeRemainingColumn(), TextColumn("left"))
-    bar = Progress(TextColumn("reading"), *columns, console=_console(), transient=True)
+    bar = Progress(TextColumn("reading"), *columns, console=quiet_console(), transient=True)
     task = bar.add_task("", total=reading.total_bytes, files=0)
 
     def report(done: int) -> None:
@@ -242,7 +242,7 @@ def end_phases() -> None:
         _PHASES.setLevel(logging.NOTSET)
 
 
-def _console() -> Console:
+def quiet_console() -> Console:
     """A console on stderr that never hides the cursor: a signal that ends us would leave it hidden."""
     from rich.console import Console
 

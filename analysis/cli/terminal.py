@@ -24,6 +24,11 @@ def has_colours(stream: TextIO) -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
+    return can_redraw(stream)
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether what was written can be taken away again: on a terminal that is not dumb."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 

@@ -1,4 +1,4 @@
-"""A server on the loopback that answers processes of this user only, and that no client can hold up.
+"""A server on the loopback that answers processes of this user only, unless it says so, and that no client can hold up.
 
 Every user of the machine can read the address on the browser's command line. So on Linux it also looks at whose process
 a connection comes from.
@@ -39,9 +39,11 @@ _POLL_S = 0.2
 class LoopbackServer(ThreadingHTTPServer):
     """Listens on 127.0.0.1. A request has to arrive whole within `request_s`, and 16 connections are open at most.
 
-    If all are, the one that has waited longest for its request makes room.
+    If all are, the one that has waited longest for its request makes room. With `for_all_users`, processes of other
+    users of this machine get an answer too.
     """
 
+    for_all_users = False
     daemon_threads = True
     block_on_close = False  # a connection that is silent ends with this process
     timeout = _POLL_S
@@ -65,7 +67,7 @@ class LoopbackServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Accept only processes of this user, if the system can tell, and not too many at a time."""
-        if _user_of(client_address, (LOOPBACK, self.server_port)) not in (None, 0, os.geteuid()):
+        if not self.for_all_users and not self._is_ours(client_address):
             with suppress(OSError):
                 request.sendall(_OF_ANOTHER_USER)
             return False
@@ -77,6 +79,9 @@ class LoopbackServer(ThreadingHTTPServer):
             self._open.add(request)
             self._arriving[request] = time.monotonic() + self._request_s
         return True
+
+    def _is_ours(self, client_address: Any) -> bool:
+        return _user_of(client_address, (LOOPBACK, self.server_port)) in (None, 0, os.geteuid())
 
     def has_arrived(self, connection: socket.socket) -> None:
         """Note that the request of a connection is there: its answer may take longer."""

@@ -15,10 +15,10 @@ from ..results.analysis import Analysis
 from .attempts import Attempts
 from .done import Cycle, Writers, is_whole, open_cycles
 from .files import FileStates, Listing, RunFolder
+from .job import Job
 from .ledger import FolderGone, Ledger, numbered
 from .limits import Limit, Limits, Pace, passed
 from .rows import cycle_row, unusable_row
-from .slowdowns import Slowdowns
 
 Analyse = Callable[[Sequence[Path], bool], Analysis]
 """The tables of the run that these files are; with True, of what can be used of them. Raises AnalysisError."""
@@ -32,6 +32,7 @@ class Outputs(Protocol):
     def draw(self, cycle: Analysis) -> None: ...  # noqa: D102 - before its row is written
     def show(self, row: Row) -> None: ...  # noqa: D102 - after that
     def say(self, note: str) -> None: ...  # noqa: D102
+    def show_job(self, job: Job) -> None: ...  # noqa: D102 - after each look at it
 
 
 class Ending(str, Enum):
@@ -53,9 +54,9 @@ class Watch:
         analyse: Analyse,
         outputs: Outputs,
         pace: Pace,
-        slowdowns: Slowdowns | None = None,
+        job: Job | None = None,
     ) -> None:
-        self._slowdowns = slowdowns
+        self._job = job
         self._folder, self._ledger, self._analyse, self._outputs, self._pace = folder, ledger, analyse, outputs, pace
         self._limits = Limits()
         self._attempts = Attempts()
@@ -92,13 +93,20 @@ class Watch:
                 if row["limits"] and not limits.go_on:
                     self.passed = f"cycle {row['cycle']}: {row['limits']}"
                     return Ending.limit
-            for note in self._slowdowns.look() if self._slowdowns is not None else ():
-                self._outputs.say(note)
+            if self._job is not None:
+                self._look_at(self._job)
             ending = self._ending(listing)
             if ending is not None:
                 self.passed = self._ledger.passed(limits.texts) if limits.go_on else None
                 return ending
             self._pace.sleep(max(self._pace.every_s, _LISTING_SHARE * self._look_s))
+
+    def _look_at(self, job: Job) -> None:
+        began = self._pace.now()
+        for note in job.look():
+            self._outputs.say(note)
+        self._outputs.show_job(job)
+        self._look_s += self._pace.now() - began
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -241,7 +249,7 @@ class Watch:
         if state != self._before:
             self._before, self._changed_at = state, now
         quiet_s = now - self._changed_at
-        is_alive = self._slowdowns is not None and self._slowdowns.is_alive
+        is_alive = self._job is not None and self._job.is_alive
         if not is_alive and sides and not self.left and all(side.has_ended for side in sides.values()):
             ranks = next(filter(None, (side.world_size for side in sides.values())), len(sides))
             if quiet_s >= (self._pace.every_s if len(sides) >= ranks else self._pace.patience_s):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from commtrace.analysis.watching.slowdowns import Slowdowns, slice_through
+from commtrace.analysis.watching.job import Job
+from commtrace.analysis.watching.slowdowns import slice_through
 from commtrace.common import trigger
 from commtrace.common.trigger import Plan, Pulse, Request
 
@@ -17,7 +18,7 @@ class Pulses:
         self.run, self.ranks, self.step = run, ranks, 0
         (run / ".trigger").mkdir(parents=True)
         trigger.decide(run, Plan())
-        self.watch = Slowdowns(run, 1.5, lambda paths, keep_going: None)
+        self.watch = Job(run, lambda paths, keep_going: None, 1.5)
 
     def beat(self, *steps_ms: float) -> list[str]:
         """Pulses of all ranks, one after the other, with steps of this length; what the watch says meanwhile."""

@@ -23,7 +23,7 @@ from unittest import mock
 from attacking import mutated, run_attack
 from local_clients import CAN_BE_ANOTHER, OTHER_USER
 
-from commtrace.analysis.watching.slowdowns import Slowdowns
+from commtrace.analysis.watching.job import Job
 from commtrace.common import trigger
 from commtrace.common.trigger import Plan, Request
 from commtrace.profiling.ranks.process_group import Identity
@@ -70,7 +70,7 @@ class Ranks:
         self.run, self.step = run, 0
         self.ears = [Listener(run, Identity(rank, rank, 2, "host")) for rank in range(2)]
         self.taken: list[list[Plan]] = [[], []]
-        self.watch = Slowdowns(run, 1e300, lambda paths, keep_going: None)  # which never asks by itself
+        self.watch = Job(run, lambda paths, keep_going: None, 1e300)  # which never asks by itself
         self.look(2)
 
     def look(self, times: int) -> None:

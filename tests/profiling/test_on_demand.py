@@ -938,4 +938,6 @@ def test_a_slowdown_is_caught_by_a_watch_alone(tmp_path) -> None:
     assert f"steps {first:,} to {first + 1:,} are traced into {folder}" in said
     leads = re.escape(f"; next: commtrace compare {run} {folder}")
     assert re.search(rf"others wait for rank 1 \((100|9\d)%\){leads}", said), said
+    assert re.search(r"job: rank 1 on \S+ is late by (4\d|5\d)\.\d ms since", said), said
+    assert "job: rank 0" not in said
     assert watching.returncode == 0

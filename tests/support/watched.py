@@ -85,6 +85,9 @@ class Heard:
     def say(self, note: str) -> None:
         self.notes.append(note)
 
+    def show_job(self, job: object) -> None:
+        """Only a watch with a job shows one."""
+
     @property
     def cycles(self) -> list[int]:
         return [row["cycle"] for row in self.rows]

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from ...results.analysis import Analysis
     from ...tensorboard.scalars import ScalarLog
     from ...watching.follow import Ending, Watch
+    from ...watching.job import Job
+    from .live import JobView, MetricsServer
 
 _PASSED = 3
 _MOST_LEFT = 5
+_MOST_CYCLES = 3
+"""The last cycles that are shown with a job."""
 
 
 class RowFormat(str, Enum):
@@ -66,6 +70,17 @@ TriggerAbove = Annotated[
         callback=finite,
         help="Have two steps captured when steps of a rank take this much longer than before, and say what they show.",
         show_default="never",
+    ),
+]
+PrometheusPort = Annotated[
+    int | None,
+    typer.Option(
+        "--prometheus",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Answer Prometheus at this port of 127.0.0.1: steps, who is late, and the last capture.",
+        show_default="no port",
     ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process existing cycles, then exit.")]
@@ -124,6 +139,7 @@ def watch_command(
     tensorboard: ScalarsInto = None,
     state: StateAt = None,
     trigger_above: TriggerAbove = None,
+    prometheus: PrometheusPort = None,
     history: HistoryInto = None,
     *,
     limits: Limits,
@@ -132,21 +148,24 @@ def watch_command(
 ) -> None:
     """Follow a run.
 
-    One line is printed for each profiling cycle, as soon as all ranks have written their traces of it. Watching ends
-    when the side files say that the run has ended, or with Ctrl-C. Started again, it continues where it stopped: no
-    cycle is reported twice or left out.
+    One line is printed for each profiling cycle, as soon as all ranks have written their traces of it. A job that
+    commtrace run has started is shown as a table on stderr all the while: its ranks, the slowest first, who is late and
+    since when, evaluations and checkpoints, and the last captures. Where stderr is no terminal, changes are lines.
+    Watching ends when the job does, or the side files say that the run has ended, or with Ctrl-C. Started again, it
+    continues where it stopped: no cycle is reported twice or left out.
 
     \b
     Examples:
       commtrace watch traces/my-run
       commtrace watch traces/my-run --output cycles.jsonl --tensorboard logs
       commtrace watch traces/my-run --fail-above wait=10 --go-on
-      commtrace watch traces/my-run --trigger-above 30
+      commtrace watch traces/my-run --trigger-above 30 --prometheus 9400
       commtrace watch traces/my-run --history captures.jsonl
       commtrace watch traces/my-run --once -f jsonl | jq .step_ns
     """
-    if trigger_above is not None and pace.once:
-        raise typer.BadParameter("cannot be given together with --trigger-above", param_hint="--once")
+    for option, given in (("--trigger-above", trigger_above), ("--prometheus", prometheus)):
+        if given is not None and pace.once:
+            raise typer.BadParameter(f"cannot be given together with {option}", param_hint="--once")
     if runs.exists() and not runs.is_dir():
         raise NoTraces(f"{runs}: is a file; expected a run directory")
     if pace.once and not runs.exists():
@@ -154,19 +173,25 @@ def watch_command(
     with gc_frozen():
         from ...watching.files import RunFolder
         from ...watching.follow import Watch
+        from ...watching.job import Job
         from ...watching.ledger import Ledger
         from ...watching.opening import analysis_by
-        from ...watching.slowdowns import Slowdowns
+        from .live import JobView, MetricsServer
 
-        outputs = _Outputs(output_format, _log(tensorboard), history, runs)
+    server = None if prometheus is None else MetricsServer(prometheus)
+    view = JobView()
+    outputs = _Outputs(output_format, _log(tensorboard), history, runs, view, server)
     ledger = Ledger(runs, state, output)
     analyse = analysis_by(reading)
-    slowdowns = None if trigger_above is None else Slowdowns(runs, 1 + trigger_above / 100, analyse)
-    watch = Watch(RunFolder(runs), ledger, analyse, outputs, pace, slowdowns)
+    job = None if pace.once else Job(runs, analyse, None if trigger_above is None else 1 + trigger_above / 100)
+    watch = Watch(RunFolder(runs), ledger, analyse, outputs, pace, job)
     try:
         ending = watch.run(limits)
     finally:
+        view.end()
         ledger.close()
+        if server is not None:
+            server.end()
     _finish(watch, ending)
 
 
@@ -179,10 +204,20 @@ def _log(folder: Path | None) -> ScalarLog | None:
 
 
 class _Outputs:
-    """Where rows go: stdout, stderr, and curves; and the history of the machine, where cycles go."""
+    """Where rows go: stdout, stderr, and curves; and the history of the machine, where cycles go; and the job."""
 
-    def __init__(self, output_format: RowFormat, log: ScalarLog | None, history: Path | None, folder: Path) -> None:
+    def __init__(
+        self,
+        output_format: RowFormat,
+        log: ScalarLog | None,
+        history: Path | None,
+        folder: Path,
+        view: JobView,
+        server: MetricsServer | None,
+    ) -> None:
         self._format, self._log, self._history, self._folder = output_format, log, history, folder
+        self._view, self._server = view, server
+        self._cycles: list[Row] = []
         self._noted: tuple[str | None, ...] = ()
         self._has_header = False
 
@@ -203,8 +238,13 @@ class _Outputs:
 
     def show(self, row: Row) -> None:
         """Print one row, and on stderr what is unusual, unless the cycle before was unusual in the same way."""
-        if not write_if_read(self._text(row)):
-            raise typer.Exit
+        self._cycles = [*self._cycles, row][-_MOST_CYCLES:]
+        with self._view.aside():
+            if not write_if_read(self._text(row)):
+                raise typer.Exit
+            self._print_unusual(row)
+
+    def _print_unusual(self, row: Row) -> None:
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
         unusual = (missing, row["note"])
         for note in unusual if self._format is RowFormat.table else ():
@@ -214,7 +254,14 @@ class _Outputs:
 
     def say(self, note: str) -> None:
         """Print a note on stderr."""
-        print_message(note, kind="note")
+        with self._view.aside():
+            print_message(note, kind="note")
+
+    def show_job(self, job: Job) -> None:
+        """Show the job as it is now."""
+        self._view.show(job, self._cycles)
+        if self._server is not None:
+            self._server.update(job, self._cycles)
 
     def _text(self, row: Row) -> str:
         if self._format is RowFormat.jsonl:
