@@ -26,7 +26,7 @@ _WATCHED_S = 1.0
 def traced(folder: Path) -> Path:
     """A trace as torch writes it."""
     layers = [torch.nn.Linear(64, 64) for _ in range(100)]
-    with capture(folder / "run", device="cpu") as session:
+    with capture(folder / "run", wait=1, active=3, device="cpu") as session:
         for _ in range(5):
             for layer in layers:
                 layer(torch.ones(8, 64)).sum().backward()

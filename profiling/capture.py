@@ -14,7 +14,8 @@ from .base.console.notices import say
 from .base.detail import Detail
 from .base.keeping import Keeping
 from .base.libraries import require
-from .base.schedule import Schedule
+from .base.run_directory import create_numbered
+from .base.schedule import WARMUP, window
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 def capture(
     out: str | os.PathLike[str],
     *,
-    wait: int = 1,
-    warmup: int = 1,
-    active: int = 3,
+    from_step: int | None = None,
+    wait: int | None = None,
+    warmup: int = WARMUP,
+    active: int | None = None,
     repeat: int = 1,
     with_stack: bool = False,
     profile_memory: bool = False,
@@ -46,7 +48,7 @@ def capture(
     analyse_max_gb: float = Keeping.max_gb,
     history: str | Path | None = None,
 ) -> Session:
-    """Capture a training loop into the run directory `out`, which must be new or empty.
+    """Capture a training loop into the run directory `out`; where that has files in it, into `out-2`, and so on.
 
         with commtrace.capture("traces/mine", model=model) as session:
             for images, labels in loader:
@@ -61,9 +63,18 @@ def capture(
                 ...
                 commtrace.step()
 
-    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times. DDP rebuilds
-    its buckets before its second iteration: there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is
-    the current CUDA device where there is one. Nothing is recorded before the block is entered.
+    or, where there is no block, as in the cells of a notebook, as an object:
+
+        session = commtrace.capture("traces/mine").start()
+        train(on_step=session.step)
+        session.stop()
+
+    Which steps are traced is as for `commtrace run`: 10 to 14, counted from 0; earlier ones, from step 2 on, of a loop
+    that ends before; and more where what steps do repeats after several of them. `from_step` is the first traced step,
+    `active` how many are traced, after `warmup` that the profiler discards; `wait`, instead of `from_step`, is how many
+    steps come before those. All of that happens `repeat` times. DDP rebuilds its buckets before its second iteration:
+    there begin with step 2 or later, with FSDP and pipelines with 1. `device` is the current CUDA device where there is
+    one. Nothing is recorded before the block is entered.
 
     Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
     same, with gloo they are not. Source lines and Python's garbage collections (`with_stack`), allocations
@@ -82,7 +93,7 @@ def capture(
     early, see `commtrace.profiling.sessions.session.Session`.
 
     Raises LibraryError without torch, and UsageError for options that cannot be; on entering, RunDirError when the
-    directory has files in it, and CaptureError when another profiler is running in this process.
+    directory cannot be made, and CaptureError when another profiler is running in this process.
     """
     given = locals() | {"model": None}
     require("torch")
@@ -98,7 +109,11 @@ def capture(
     keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb, None if history is None else str(history))
     detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb, memory=memory)
     session = Session(
-        Path(out), Schedule(wait, warmup, active, repeat), where, subject, SessionOptions(detail, keeping, tell=say)
+        Path(out),
+        window(from_step, wait=wait, warmup=warmup, active=active, repeat=repeat),
+        where,
+        subject,
+        SessionOptions(detail, keeping, create=create_numbered, tell=say),
     )
     session.again = lambda: capture(**given | {"model": held() if held is not None else None})
     weakref.finalize(session, _say_unless_used, session.uses, str(out))

@@ -20,7 +20,7 @@ from .base import run_directory as rundir
 from .base.console.notices import say
 from .base.detail import Detail
 from .base.keeping import Keeping
-from .base.schedule import ACTIVE, FROM_STEP, TRAILING_STEPS, Schedule
+from .base.schedule import ACTIVE, FROM_STEP, TRAILING_STEPS, WARMUP, Schedule
 from .errors import RunDirRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from .sessions.session import Session
 
-_WARMUP = 1
 _FIRST_WITH_BUCKETS = 2
 # All ranks begin to train at the same time. One whose capture failed must not keep the others for long.
 _PATIENCE = timedelta(seconds=60)
@@ -100,7 +99,7 @@ class TrainerCapture:
             raise UsageError(f"from_step {from_step}: expected {_FIRST_WITH_BUCKETS} or more, because {why}")
         self._kind = kind
         self._out = None if out is None else Path(out)
-        self._schedule = Schedule(from_step - _WARMUP, _WARMUP, active)
+        self._schedule = Schedule(from_step - WARMUP, WARMUP, active)
         self._detail = Detail(with_stack, profile_memory)
         self._keeping = Keeping(keep, analyse, analyse_max_seconds)
         self._session: Session | None = None
@@ -240,8 +239,8 @@ def fitted(schedule: Schedule, steps: float | None) -> Schedule:
     if steps is None or steps >= schedule.total_steps:
         return schedule
     active = max(1, min(schedule.active, int(steps) - _FIRST_WITH_BUCKETS))
-    wait = max(_FIRST_WITH_BUCKETS - _WARMUP, min(schedule.wait, int(steps) - _WARMUP - active))
-    return Schedule(wait, _WARMUP, active)
+    wait = max(_FIRST_WITH_BUCKETS - WARMUP, min(schedule.wait, int(steps) - WARMUP - active))
+    return Schedule(wait, WARMUP, active)
 
 
 def _failure(act: Callable[[], None], seconds: float) -> str | None:

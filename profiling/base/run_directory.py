@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -39,6 +39,7 @@ SCALARS_FILE = "scalars.json"
 TRACE_SUFFIX = ".pt.trace.json.gz"
 NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
+_MOST_NUMBERED = 10_000
 _PROBE_BYTES = 4096
 _COMPRESSION_LEVEL = 2  # of isal: a sixth larger than zlib's 6, a tenth of the time, while training waits
 
@@ -90,16 +91,30 @@ def check_writable(folder: Path) -> None:
             file.write(b"\0" * _PROBE_BYTES)
 
 
-def create_empty(run_dir: Path) -> None:
-    """Make `run_dir`, with its parents. Raises RunDirError when something is in it already."""
+def create_empty(run_dir: Path) -> Path:
+    """Make `run_dir`, with its parents, and return it. Raises RunDirError when something is in it already."""
     check_free(run_dir)
-    make(run_dir)
+    return make(run_dir)
 
 
-def make(run_dir: Path) -> None:
-    """Make `run_dir`, with its parents, if it is not there. Raises RunDirError."""
+def create_numbered(run_dir: Path) -> Path:
+    """Make `run_dir`, or `run_dir-2` and so on where that has files in it; return which. Raises RunDirError."""
+    with explained(run_dir):
+        if not run_dir.is_dir() or not any(run_dir.iterdir()):
+            return create_empty(run_dir)
+        for number in range(2, _MOST_NUMBERED + 1):
+            numbered = run_dir.with_name(f"{run_dir.resolve().name}-{number}")
+            with suppress(FileExistsError):  # which may be one that another process has just made
+                numbered.mkdir()
+                return numbered
+    raise RunDirError(f"{run_dir}: is taken, and so are all names up to {numbered.name}; choose another name")
+
+
+def make(run_dir: Path) -> Path:
+    """Make `run_dir`, with its parents, if it is not there, and return it. Raises RunDirError."""
     with explained(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
 
 
 def check_made(run_dir: Path) -> None:

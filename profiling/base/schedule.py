@@ -12,8 +12,12 @@ TRAILING_STEPS = 20
 
 FROM_STEP = 10
 """The first traced step, where nobody says another one: queues of data are neither full nor being filled any more."""
+WARMUP = 1
+"""Steps that the profiler discards before these."""
 ACTIVE = 5
 """Steps that are traced, where nobody says how many."""
+EARLY_FROM = 2
+"""From here on, steps are recorded in case that the program ends before the first one; step 1 warms up for them."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,34 @@ class Schedule:
     def ends_cycle(self, step: int) -> bool:
         """Whether `step` is the last active one of its cycle."""
         return step < self.total_steps and step % self.cycle_steps == self.cycle_steps - 1
+
+
+def window(
+    from_step: int | None = None,
+    *,
+    wait: int | None = None,
+    warmup: int = WARMUP,
+    active: int | None = None,
+    repeat: int = 1,
+) -> Schedule:
+    """The schedule of whoever gives some of these, and of `run` and `capture()` where nobody gives any.
+
+    Without `from_step` and `wait`, earlier steps are recorded too, as the program may be shorter; without `active`,
+    whole periods of a loop are traced that is longer than a step. Raises UsageError.
+    """
+    if from_step is not None and wait is not None:
+        raise UsageError("--from-step and --wait both say when the traced steps begin; leave one out")
+    early_from = None
+    if wait is None:
+        first_step = FROM_STEP if from_step is None else from_step
+        wait = first_step - warmup
+        if wait < 0:
+            raise UsageError(
+                f"--from-step {first_step}: the first step that can be traced is {warmup}, after --warmup {warmup}"
+            )
+        early_from = EARLY_FROM if from_step is None and wait > EARLY_FROM else None
+    extends = active is None and repeat == 1
+    return Schedule(wait, warmup, ACTIVE if active is None else active, repeat, early_from, extends)
 
 
 def check_leading_steps(schedule: Schedule, least: int, why: str) -> None:

@@ -146,9 +146,9 @@ def backend() -> str | None:
 
 
 def agree_on_run_dir(
-    who: Identity, run_dir: Path, create: Callable[[Path], None], patience: timedelta = ENTRY_PATIENCE
+    who: Identity, run_dir: Path, create: Callable[[Path], Path], patience: timedelta = ENTRY_PATIENCE
 ) -> Path:
-    """The run directory, which rank 0 creates; if it cannot, every rank raises the same error.
+    """The run directory, as rank 0 creates it; if it cannot, every rank raises the same error.
 
     Goes through the store of the process group, not through a collective: no communicator has to be set up for it, and
     rank 0 does not wait; the others do, for `patience`. Every rank must call this equally often. Raises RunDirError,
@@ -156,18 +156,16 @@ def agree_on_run_dir(
     """
     store = default_store()
     if store is None:
-        if who.rank == 0 and who.world_size == 1:
-            create(run_dir)
-        return run_dir
+        return create(run_dir) if who.rank == 0 and who.world_size == 1 else run_dir
     key = _RUN_DIR.format(store.add(_ENTRIES.format(who.rank), 1))
     if who.rank == 0:
         try:
-            create(run_dir)
+            made = create(run_dir)
         except RunDirError as err:
             store.set(key, json.dumps({"path": str(run_dir), "error": str(err)}))
             raise
-        store.set(key, json.dumps({"path": str(run_dir), "error": None}))
-        return run_dir
+        store.set(key, json.dumps({"path": str(made), "error": None}))
+        return made
     _await_rank_0(store, key, who, patience)
     answer = json.loads(store.get(key))
     if answer["error"]:

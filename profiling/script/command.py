@@ -9,11 +9,11 @@ import typer
 
 from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions
-from ..base.schedule import ACTIVE, FROM_STEP, Schedule
+from ..base.schedule import ACTIVE, FROM_STEP, WARMUP, Schedule, window
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
-from .config import EARLY_FROM, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
+from .config import UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
 
 _SCHEDULE = ("from_step", "from_minute", "wait", "warmup", "active", "repeat", "steps_of", "step_on")
 _LIMITS = ("max_seconds", "max_memory_gb")
@@ -48,7 +48,7 @@ class _StepOptions:
         float | None, _step_option("Trace once the training has gone on for this many minutes.", "")
     ] = None
     wait: Annotated[int | None, _step_option("Instead of --from-step: steps before the warm-up.", "")] = None
-    warmup: Annotated[int, _step_option("Profiled steps to discard.")] = 1
+    warmup: Annotated[int, _step_option("Profiled steps to discard.")] = WARMUP
     active: Annotated[
         int | None,
         _step_option("Steps to trace in each cycle.", f"{ACTIVE}; two periods of a loop that is longer than a step"),
@@ -61,25 +61,13 @@ class _StepOptions:
         if len(given) > 1:
             first, second = (f"--{name.replace('_', '-')}" for name in given[:2])
             raise UsageError(f"{first} and {second} both say when the traced steps begin; leave one out")
-        wait, early_from = self.wait, None
-        if self.from_minute is not None:
-            if not 0 < self.from_minute < float("inf"):
-                raise UsageError(f"--from-minute {self.from_minute:g}: expected a number above 0")
-            if self.repeat != 1:
-                raise UsageError("--from-minute has one cycle; leave --repeat out")
-            wait = UNTIL_PLANNED
-        elif wait is None:
-            first_step = FROM_STEP if self.from_step is None else self.from_step
-            wait = first_step - self.warmup
-            if wait < 0:
-                raise UsageError(
-                    f"--from-step {first_step}: the first step that can be traced is {self.warmup}, after --warmup "
-                    f"{self.warmup}"
-                )
-            early_from = EARLY_FROM if self.from_step is None and wait > EARLY_FROM else None
-        active = ACTIVE if self.active is None else self.active
-        extends = self.active is None and self.repeat == 1 and self.from_minute is None
-        return Schedule(wait, self.warmup, active, self.repeat, early_from, extends)
+        if self.from_minute is None:
+            return window(self.from_step, wait=self.wait, warmup=self.warmup, active=self.active, repeat=self.repeat)
+        if not 0 < self.from_minute < float("inf"):
+            raise UsageError(f"--from-minute {self.from_minute:g}: expected a number above 0")
+        if self.repeat != 1:
+            raise UsageError("--from-minute has one cycle; leave --repeat out")
+        return Schedule(UNTIL_PLANNED, self.warmup, ACTIVE if self.active is None else self.active)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
 WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
-EARLY_FROM = 2
-"""From this step on, steps are recorded in case that the script ends before the first one. Step 1 warms up for them."""
 UNTIL_PLANNED = 10**9
 """The steps that a schedule waits for which begins at a minute: until rank 0 has told all ranks the step."""
 

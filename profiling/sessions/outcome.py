@@ -14,12 +14,13 @@ ONE_STEP = "the script made one step, which opens the capture; none was left to 
 NOT_REACHED = "the first that was to be traced"
 CYCLE_LOST = "the trace of that cycle is lost"
 EARLY = "are traced instead, in which much still warms up; --from-step names others"
+EARLY_IN_LOOP = EARLY.replace("--from-step", "from_step")
 _UNHEARD = "{} took no part: the request came too late there, or not at all, as on nodes that do not share this folder"
 _NOT_SHARED = (
     "the files of {} are on nodes that do not share this folder: copy their folders of this name to this node, under "
     "other names, and give all of them: commtrace summary {} COPY ..."
 )
-_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, NOT_REACHED, CYCLE_LOST, EARLY)
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, NOT_REACHED, CYCLE_LOST, EARLY, EARLY_IN_LOOP)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """One profiler session, which `capture()`, `train` and `run` share."""
 
+import atexit
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
+from ...common.wording import counted
 from ...contract.rank import STILL_RUNNING, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
@@ -35,8 +38,9 @@ from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord
+from .loop_watch import LoopWatch, steps_of_periods
 from .memory_record import MemoryRecord
-from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
+from .outcome import CYCLE_LOST, EARLY_IN_LOOP, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .profiler import Export, Profiler
 from .record import Record
 from .side_files import Subject
@@ -44,6 +48,8 @@ from .step_clock import StepClock, overhead
 
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
 _CONCLUDE_BLOCKED_S = 10.0
+# So many steps before the traced ones are looked at, each for some 40 us: half of them may be a period.
+_LONGEST_PERIOD = 200
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -63,7 +69,7 @@ class SessionOptions:
     detail: Detail = SHAPES_ONLY
     keeping: Keeping = TRACES_ONLY
     show: Callable[[str], None] = show
-    create: Callable[[Path], None] = rundir.create_empty
+    create: Callable[[Path], Path] = rundir.create_empty
     patience: timedelta = parallel.ENTRY_PATIENCE
     tell: Callable[[str], None] | None = None
     flight_recorder: bool = False
@@ -85,9 +91,10 @@ class Session:
     to it.
 
     What is recorded, and what becomes of it, `capture()` says. Nothing that fails after the traces is an error of the
-    training. As a decorator of a function, each of its calls is a capture of its own.
+    training. As a decorator of a function, each of its calls is a capture of its own. `start` and `stop` are the block
+    where there is none.
 
-    Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
+    Entering raises RunDirError when the directory cannot be made, and CaptureError when another profiler is running in
     this process, or another capture.
 
     The methods stand in the order of its life: what is known at any time; before the first step (agree on the run
@@ -99,6 +106,8 @@ class Session:
     the interpreter exits makes some runs abort there.
     """
 
+    _program = "the loop"
+    _early = EARLY_IN_LOOP
     _no_step = NEVER_STEPPED
     _takes_steps = True
     """Whether `commtrace.step()` ends a step here."""
@@ -122,6 +131,9 @@ class Session:
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         self._record = Record(subject)
+        self._loop = LoopWatch(self._clock.counters.other)
+        self.has_whole_periods = False
+        """Whether whole periods of a loop are traced, with all that is in them."""
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
@@ -207,7 +219,31 @@ class Session:
             return cast("Callable[_P, _R]", awaited)
         return cast("Callable[_P, _R]", generated if inspect.isgeneratorfunction(function) else captured)
 
+    def start(self) -> "Session":
+        """Enter the block where there is none, as in the cells of a notebook; return this. Raises as that does.
+
+        A program that ends without `stop` ends the block there.
+        """
+        self.__enter__()
+        atexit.register(self._left_open)
+        return self
+
+    def stop(self) -> None:
+        """Leave the block that `start` has entered. Raises CaptureError outside of it."""
+        if _entered.get(os.getpid()) is not self:
+            raise CaptureError("this capture() was not started, or has ended; call start() of it, or capture() again")
+        atexit.unregister(self._left_open)
+        self.__exit__(None, None, None)
+
+    def _left_open(self) -> None:
+        if _entered.get(os.getpid()) is self:
+            with suppress(SystemExit, KeyboardInterrupt):  # a signal came meanwhile, and the process is ending anyway
+                error = getattr(sys, "last_value", None) or SystemExit()
+                self.__exit__(type(error), error, None)
+
     def __enter__(self) -> "Session":
+        if "entered" in self.uses:
+            raise CaptureError("this capture() was begun before, and each is one capture; call capture() again")
         self.uses.append("entered")
         self._profiler.check_free()
         with self._alone():
@@ -286,6 +322,8 @@ class Session:
             self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
             if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
                 say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
+            elif who.rank == 0 and self.run_dir != asked:
+                say(f"{asked} has files in it; traces go to {self.run_dir}")
             rundir.make(self.run_dir)
         else:
             rundir.check_made(self.run_dir)
@@ -333,6 +371,7 @@ class Session:
                 "capture() records in its block only: write `with commtrace.capture(...) as session:`, and in it the "
                 "training loop, with session.step() at the end of each step"
             )
+        self._watch_loop()
         with self._interrupts.shield():
             step = self.steps_done
             phase = self.schedule.phase(step)
@@ -345,6 +384,32 @@ class Session:
                 self._write_memory()
                 self._look_for_absent()
             self._clock.start()
+
+    def _watch_loop(self) -> None:
+        schedule = self.schedule
+        if schedule.extends and self.steps_done >= schedule.first_active - _LONGEST_PERIOD:
+            self._loop.ended(self.steps_done)
+            if self.steps_done == schedule.total_steps - 2:  # then torch takes the next step for the last one
+                self._extend()
+
+    def _extend(self) -> None:
+        """Trace whole periods of a loop that repeats after several steps, once that is known."""
+        period, schedule = self._loop.period, self.schedule
+        self.has_whole_periods = period is not None
+        active = schedule.active if period is None else steps_of_periods(period, schedule.active)
+        self.reschedule(replace(schedule, active=active, extends=False))
+        if period is not None and active > schedule.active and self.is_first:
+            last = schedule.first_active + active - 1
+            say(
+                f"what steps do repeats after {period} of them: steps {schedule.first_active:,} to {last:,} are "
+                "traced, which are two periods and the ends"
+            )
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Trace other steps than those that are still to come."""
+        self.schedule = schedule
+        self._profiler.reschedule(schedule)
+        self._record.set(schedule=sidefiles.schedule_facts(schedule))
 
     def _write_memory(self) -> None:
         if self._memory is not None:
@@ -440,7 +505,19 @@ class Session:
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {message} ({done})"
-        return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
+        return self._too_short(done) if self.steps_done else self._no_step
+
+    def _too_short(self, done: str) -> str:
+        """Why the program was too short, and what is traced instead."""
+        schedule, last = self.schedule, self.steps_done - 1
+        if self._cycles:
+            asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
+            if schedule.is_early(last):
+                return f"{self._program} ended before {asked}; steps {schedule.early_from} to {last} {self._early}"
+            if self._profiler.wrote_early:
+                early = f"steps {schedule.early_from} to {schedule.wait - 1} {self._early}"
+                return f"{self._program} ended soon after {asked}; {early}"
+        return f"{self._program} ended {done}; {TOO_SHORT}"
 
     @property
     def _all_traced(self) -> bool:

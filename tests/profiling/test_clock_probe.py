@@ -172,7 +172,7 @@ def test_every_host_is_measured_once_at_both_ends(world) -> None:
 def test_a_second_capture_over_the_same_store_measures_anew(world, tmp_path) -> None:
     def twice(probe: ClockProbe, who: Identity) -> None:
         for name in ("first", "second"):
-            parallel.agree_on_run_dir(who, tmp_path / name, lambda path: None)
+            parallel.agree_on_run_dir(who, tmp_path / name, lambda path: path)
             properly(probe, who)
 
     facts = world("ab", {"b": 5 * MS}).run(twice, twice)

@@ -6,10 +6,10 @@ import gc
 from pathlib import Path
 
 import pytest
+from capturing import three
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-from commtrace import capture
 from commtrace.analysis.core.markers import PYTHON_GC
 from commtrace.analysis.results.opening import analyse
 
@@ -31,7 +31,7 @@ def test_garbage_collection_is_found(tmp_path: Path) -> None:
 def test_captures_with_stacks_record_it(tmp_path: Path) -> None:
     if "record_python_gc_info" not in str(_ExperimentalConfig.__init__.__doc__):
         pytest.skip("this torch does not record garbage collection; 2.9 does")
-    with capture(tmp_path, with_stack=True, device="cpu") as session:
+    with three(tmp_path, with_stack=True, device="cpu") as session:
         for _ in range(5):
             gc.collect()
             session.step()

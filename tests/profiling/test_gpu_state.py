@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from capturing import metas
+from capturing import metas, three
 
-from commtrace import capture
 from commtrace.profiling.machine.gpu_state import gpu_state
 from commtrace.profiling.sessions import record
 
@@ -79,6 +78,6 @@ def test_without_such_a_gpu_there_is_no_state(uuid) -> None:
 
 def test_a_capture_has_the_state_at_both_ends(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(record, "gpu_state", lambda uuid, at: gpu_state("GPU-0", at, library()))
-    with capture(tmp_path, device="cpu") as session:
+    with three(tmp_path, device="cpu") as session:
         session.step()
     assert [state["at"] for state in metas(tmp_path)[0]["gpu_states"]] == ["start", "end"]

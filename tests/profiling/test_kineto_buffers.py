@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from capturing import metas, python, trace, traced_steps
+from capturing import metas, python, three, trace, traced_steps
 from samples import with_slow
 
-from commtrace import capture
 from commtrace.profiling.base import torch_private
 from commtrace.profiling.machine import memory
 from commtrace.profiling.sessions import kineto_buffers
@@ -175,7 +174,7 @@ def examined(monkeypatch) -> None:
 def test_a_cut_trace_is_not_complete(tmp_path, monkeypatch, sign) -> None:
     if sign == "trace":
         monkeypatch.setattr(kineto_buffers.gpu_reach, "cut_short", lambda path: f"{path.suffix} ends early")
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         for step in range(6):
             # It stays on from one profiler to the next: outside of our cycle it says nothing.
             monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step in (0, 3): on and sign == "flag")
@@ -207,7 +206,7 @@ class OfTorch(Profiler):
 @pytest.mark.skipif(not hasattr(torch.profiler.ProfilerAction, "DEVICE_STOPPED"), reason="this torch does not end it")
 def test_a_cycle_that_torch_ends_early_is_no_displaced_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sessions, "Profiler", OfTorch)
-    with capture(tmp_path / "run", device="cpu", active=4, repeat=2) as session:
+    with three(tmp_path / "run", device="cpu", active=4, repeat=2) as session:
         for step in range(13):
             monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step == 3: on)
             torch.ones(8, 8) @ torch.ones(8, 8)

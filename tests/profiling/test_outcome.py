@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from capturing import metas
+from capturing import metas, three
 
 import commtrace
 from commtrace import analyse, capture
 from commtrace.analysis.errors import NoTraces
 from commtrace.cli import main
 from commtrace.profiling.base.run_directory import ranks_here
-from commtrace.profiling.errors import CaptureError, RunDirError
+from commtrace.profiling.errors import CaptureError
 from commtrace.profiling.ranks import process_group as parallel
 from commtrace.profiling.ranks.process_group import Identity
 from commtrace.profiling.sessions import kineto_buffers
@@ -36,7 +36,7 @@ def steps(session, count: int) -> None:
 
 
 def test_success_is_one_line(tmp_path, capfd) -> None:
-    with capture(tmp_path / "my run", device="cpu") as session:
+    with three(tmp_path / "my run", device="cpu") as session:
         steps(session, 5)
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
@@ -45,7 +45,7 @@ def test_success_is_one_line(tmp_path, capfd) -> None:
 
 
 def test_a_block_without_a_step(tmp_path, capfd) -> None:
-    with capture(tmp_path / "run", device="cpu"):
+    with three(tmp_path / "run", device="cpu"):
         torch.ones(8, 8) @ torch.ones(8, 8)
     why = "session.step() was never called, so no step was traced; call it at the end of every training step"
     assert capfd.readouterr().err == f"commtrace: rank 0: no trace: {why}\n"
@@ -55,7 +55,7 @@ def test_a_block_without_a_step(tmp_path, capfd) -> None:
 
 
 def test_a_session_that_is_not_entered(tmp_path, capfd) -> None:
-    session = capture(tmp_path / "run", device="cpu")
+    session = three(tmp_path / "run", device="cpu")
     with pytest.raises(CaptureError, match=r"write `with commtrace\.capture\(\.\.\.\) as session:`"):
         session.step()
     del session
@@ -79,8 +79,8 @@ def test_a_function_is_captured_by_its_decorator(tmp_path, capfd) -> None:
     assert train(count=5) == "trained"
     assert (train.__name__, capfd.readouterr().err.startswith("commtrace: done: 1 rank traced")) == ("train", True)
     assert len(metas(tmp_path / "run")[0]["steps"]) == 5
-    with pytest.raises(RunDirError):
-        train(1)
+    assert train(5) == "trained"
+    assert len(metas(tmp_path / "run-2")[0]["steps"]) == 5
 
 
 def test_a_decorated_coroutine_or_generator_is_captured_while_it_runs(tmp_path) -> None:
@@ -109,12 +109,12 @@ def test_a_decorated_coroutine_or_generator_is_captured_while_it_runs(tmp_path) 
 
 
 def test_the_help_of_capture_is_its_own() -> None:
-    assert list(inspect.signature(commtrace.capture).parameters)[:3] == ["out", "wait", "warmup"]
-    assert "The profiler waits for `wait` steps" in pydoc.render_doc(commtrace.capture)
+    assert list(inspect.signature(commtrace.capture).parameters)[:4] == ["out", "from_step", "wait", "warmup"]
+    assert "Which steps are traced is as for `commtrace run`" in pydoc.render_doc(commtrace.capture)
 
 
 def test_a_schedule_that_is_longer_than_the_loop(tmp_path, capfd) -> None:
-    with capture(tmp_path / "run", device="cpu", active=5) as session:
+    with three(tmp_path / "run", device="cpu", active=5) as session:
         steps(session, 4)
     err = capfd.readouterr().err
     why = "the loop ended after 4 of 7 scheduled steps; run more steps, or trace fewer (wait, warmup, active, repeat)"
@@ -132,7 +132,7 @@ def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other, 
     if other:
         store.add("commtrace/entries/1", 1)
     monkeypatch.setattr("commtrace.profiling.sessions.clock_probe._PATIENCE_S", 0.01)
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         steps(session, 5)
         if destroys:
             monkeypatch.setattr(parallel, "default_store", lambda: None)

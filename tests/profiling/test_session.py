@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import pytest
 import torch
-from capturing import SCRIPTS, leftovers, metas, python, torchrun, trace, traced_steps
+from capturing import SCRIPTS, leftovers, metas, python, three, torchrun, trace, traced_steps
 from samples import with_slow
 
 from commtrace import capture
 from commtrace.profiling.base import run_directory as rundir
 from commtrace.profiling.base import torch_private
 from commtrace.profiling.errors import CaptureError, RunDirError, UsageError
+from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.sessions import session as sessions
 from commtrace.profiling.sessions import step_clock
 from commtrace.profiling.sessions.afterwards import conclusion, packing
@@ -40,7 +41,7 @@ def run(session, steps: int) -> None:
 
 def test_without_distributed_this_is_rank_0_of_1(tmp_path) -> None:
     model = torch.nn.Linear(3, 2)
-    with capture(tmp_path / "mine", device="cpu", model=model, batch_size=5, config={"lr": 1}) as session:
+    with three(tmp_path / "mine", device="cpu", model=model, batch_size=5, config={"lr": 1}) as session:
         run(session, 6)
     meta = metas(tmp_path / "mine")[0]
     assert (meta["rank"], meta["world_size"], meta["complete"], meta["reason"]) == (0, 1, True, None)
@@ -57,7 +58,7 @@ def test_without_distributed_this_is_rank_0_of_1(tmp_path) -> None:
 
 
 def test_what_comes_before_the_first_step_is_noted_and_not_timed_with_it(tmp_path) -> None:
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         begun_ns = time.time_ns()
         session.note(epochs=[{"phase": "timed"}])
         assert metas(tmp_path / "run")[0]["epochs"] == [{"phase": "timed"}], "whatever happens next"
@@ -86,7 +87,7 @@ def test_fewer_steps_than_scheduled_write_what_there_is(tmp_path) -> None:
 
 
 def test_no_active_step_no_trace(tmp_path) -> None:
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         run(session, 1)
     assert metas(tmp_path / "run")[0]["complete"] is False
     assert session.traces == []
@@ -94,7 +95,7 @@ def test_no_active_step_no_trace(tmp_path) -> None:
 
 
 def test_exception_keeps_the_trace_so_far_and_says_why(tmp_path) -> None:
-    with pytest.raises(ValueError, match="bad luck"), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+    with pytest.raises(ValueError, match="bad luck"), three(tmp_path / "run", device="cpu") as session:  # noqa: PT012
         run(session, 3)
         raise ValueError("bad luck\nand more")
     meta = metas(tmp_path / "run")[0]
@@ -104,7 +105,7 @@ def test_exception_keeps_the_trace_so_far_and_says_why(tmp_path) -> None:
 
 
 def test_what_ends_it_after_the_last_scheduled_step_takes_nothing_away(tmp_path) -> None:
-    with pytest.raises(SystemExit) as stopped, capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+    with pytest.raises(SystemExit) as stopped, three(tmp_path / "run", device="cpu") as session:  # noqa: PT012
         run(session, 7)
         signal.raise_signal(signal.SIGTERM)
     assert stopped.value.code == 143
@@ -120,7 +121,7 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
         write_trace(path, export)
 
     monkeypatch.setattr(rundir, "write_trace", interrupted)
-    with pytest.raises(SystemExit) as stopped, capture(tmp_path / "run", device="cpu") as session:
+    with pytest.raises(SystemExit) as stopped, three(tmp_path / "run", device="cpu") as session:
         run(session, 20)
     assert stopped.value.code == 143
     meta = metas(tmp_path / "run")[0]
@@ -176,7 +177,7 @@ def test_steps_that_the_device_has_not_finished_are_waited_for(tmp_path, monkeyp
         monkeypatch.setattr(step_clock.time, "sleep", lambda seconds: setattr(LaggingMark, "behind", 0))
     else:
         monkeypatch.setattr(step_clock.StepClock.await_device, "__defaults__", (0.01,))
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         run(session, 9)
     meta = metas(tmp_path / "run")[0]
     assert len(meta["steps"]) == len(session.step_times()) == (9 if arrives else 7)
@@ -191,7 +192,7 @@ def test_a_cuda_error_that_stays_leaves_nothing_behind(tmp_path, monkeypatch) ->
     def failed(*args: object) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
 
-    with pytest.raises(ValueError, match="the loss is wrong"), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+    with pytest.raises(ValueError, match="the loss is wrong"), three(tmp_path / "run", device="cpu") as session:  # noqa: PT012
         run(session, 3)
         monkeypatch.setattr(torch.autograd.profiler.profile, "__exit__", failed)
         monkeypatch.setattr(HostMark, "reached", failed)
@@ -213,7 +214,7 @@ def test_a_cuda_error_that_shows_as_a_cycle_ends_is_the_programs(tmp_path, monke
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "__exit__", failed)
-    with pytest.raises(RuntimeError, match="device-side assert"), capture(tmp_path / "run", device="cpu") as session:
+    with pytest.raises(RuntimeError, match="device-side assert"), three(tmp_path / "run", device="cpu") as session:
         run(session, 5)
     assert metas(tmp_path / "run")[0]["reason"].startswith("RuntimeError: CUDA error: device-side assert triggered")
     assert not torch_private.profiler_is_on()
@@ -224,7 +225,7 @@ def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(rundir.shutil, "copyfileobj", full)
-    with pytest.raises(RunDirError, match="No space left"), capture(tmp_path / "run", device="cpu") as session:
+    with pytest.raises(RunDirError, match="No space left"), three(tmp_path / "run", device="cpu") as session:
         run(session, 5)
     meta = metas(tmp_path / "run")[0]
     assert (meta["complete"], meta["traces"]) == (False, [])
@@ -234,7 +235,7 @@ def test_a_full_disk_is_said_and_marked(tmp_path, monkeypatch) -> None:
 
 def test_the_session_does_not_keep_the_model(tmp_path) -> None:
     model = torch.nn.Linear(1, 1)
-    with capture(tmp_path / "run", device="cpu", model=model) as session:
+    with three(tmp_path / "run", device="cpu", model=model) as session:
         alive = weakref.ref(model)
         del model
         assert alive() is None
@@ -243,19 +244,73 @@ def test_the_session_does_not_keep_the_model(tmp_path) -> None:
 
 
 def test_sys_exit_0_after_the_schedule_is_complete(tmp_path) -> None:
-    with pytest.raises(SystemExit), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+    with pytest.raises(SystemExit), three(tmp_path / "run", device="cpu") as session:  # noqa: PT012
         run(session, 5)
         raise SystemExit(0)
     assert metas(tmp_path / "run")[0]["complete"] is True
 
 
-def test_a_run_directory_is_never_used_twice(tmp_path) -> None:
-    with capture(tmp_path / "run", device="cpu") as session:
+def test_a_run_directory_is_never_used_twice(tmp_path, capfd) -> None:
+    with three(tmp_path / "run", device="cpu") as session:
         run(session, 5)
     before = {path.name: path.read_bytes() for path in session.run_dir.iterdir()}
-    with pytest.raises(RunDirError, match="found files in it"), capture(tmp_path / "run", device="cpu"):
-        pass
+    (tmp_path / "run-2").mkdir()  # as another process has just made it
+    with three(tmp_path / "run", device="cpu") as again:
+        run(again, 5)
+    assert again.run_dir == tmp_path / "run-3"
+    assert metas(again.run_dir)[0]["complete"]
+    assert f"commtrace: {tmp_path / 'run'} has files in it; traces go to {again.run_dir}" in capfd.readouterr().err
     assert {path.name: path.read_bytes() for path in session.run_dir.iterdir()} == before
+
+
+def test_as_an_object_with_a_start_and_a_stop(tmp_path) -> None:
+    session = three(tmp_path / "run", device="cpu")
+    with pytest.raises(CaptureError, match="was not started"):
+        session.stop()
+    assert session.start() is session
+    run(session, 5)
+    session.stop()
+    assert metas(tmp_path / "run")[0]["complete"]
+    assert traced_steps(trace(tmp_path / "run" / session.traces[0])) == [2, 3, 4]
+    with pytest.raises(CaptureError, match="each is one capture"):
+        session.start()
+    with pytest.raises(CaptureError, match="or has ended"):
+        session.stop()
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "traced", "why"),
+    [
+        (16, {}, [10, 11, 12, 13, 14], None),
+        (7, {}, [2, 3, 4, 5, 6, 7], "the loop ended before step 10, from which 5 steps were to be traced"),
+        (11, {}, [2, 3, 4, 5, 6, 7, 8], "the loop ended soon after step 10, from which 5 steps were to be traced"),
+        (7, {"from_step": 3, "active": 2}, [3, 4], None),
+    ],
+)
+def test_which_steps_are_traced_is_as_for_run(tmp_path, steps, options, traced, why) -> None:
+    """Of a loop that is too short, also what comes behind its last step."""
+    with capture(tmp_path / "run", device="cpu", **options) as session:
+        run(session, steps)
+    found = metas(tmp_path / "run")[0]
+    assert found["complete"] is (why is None)
+    assert (found["reason"] or "").startswith(why or "")
+    assert traced_steps(trace(tmp_path / "run" / session.traces[0])) == traced
+
+
+def test_whole_periods_of_a_loop_are_traced(tmp_path, monkeypatch) -> None:
+    model = torch.nn.Linear(2, 2)
+    with capture(tmp_path / "run", device="cpu") as session:
+        for step in range(30):
+            work()
+            if step % 3 == 2:
+                model.eval()
+                model.train()
+            session.step()
+    assert traced_steps(trace(tmp_path / "run" / session.traces[0])) == list(range(10, 18))
+
+
+def test_run_and_capture_declare_their_steps_once(tmp_path) -> None:
+    assert capture(tmp_path / "run", device="cpu").schedule == _StepOptions().schedule()
 
 
 def test_a_schedule_that_cannot_be_is_refused_at_once(tmp_path) -> None:
@@ -267,7 +322,7 @@ def test_a_schedule_that_cannot_be_is_refused_at_once(tmp_path) -> None:
 def test_inside_another_profiler_is_refused(tmp_path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as outer:
         work()
-        with pytest.raises(CaptureError, match="another profiler runs"), capture(tmp_path / "run", device="cpu"):
+        with pytest.raises(CaptureError, match="another profiler runs"), three(tmp_path / "run", device="cpu"):
             pass
     assert len(outer.events()) > 0, "the other profiler loses nothing"
     assert not (tmp_path / "run").exists()
@@ -275,23 +330,23 @@ def test_inside_another_profiler_is_refused(tmp_path) -> None:
 
 def test_a_capture_before_another_has_ended_is_refused(tmp_path) -> None:
     """Also where no profiler runs yet: torch would begin two, and end the process if they are in two threads."""
-    with capture(tmp_path / "a", device="cpu") as session:
-        with pytest.raises(CaptureError, match="has not ended"), capture(tmp_path / "b", device="cpu"):
+    with three(tmp_path / "a", device="cpu") as session:
+        with pytest.raises(CaptureError, match="has not ended"), three(tmp_path / "b", device="cpu"):
             pass
         run(session, 6)
     assert metas(tmp_path / "a")[0]["complete"]
     assert not (tmp_path / "b").exists()
     (tmp_path / "taken").write_text("")
-    with pytest.raises(RunDirError), capture(tmp_path / "taken", device="cpu"):
+    with pytest.raises(RunDirError), three(tmp_path / "taken", device="cpu"):
         pass
-    with capture(tmp_path / "b", device="cpu") as session:
+    with three(tmp_path / "b", device="cpu") as session:
         run(session, 6)
     assert metas(tmp_path / "b")[0]["complete"]
 
 
 def test_another_profiler_at_the_start_of_a_cycle_is_refused(tmp_path) -> None:
     other = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    with pytest.raises(CaptureError), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
+    with pytest.raises(CaptureError), three(tmp_path / "run", device="cpu") as session:  # noqa: PT012
         other.start()
         run(session, 1)
     other.stop()
@@ -299,7 +354,7 @@ def test_another_profiler_at_the_start_of_a_cycle_is_refused(tmp_path) -> None:
 
 
 def test_another_profiler_inside_the_traced_steps_is_noted(tmp_path) -> None:
-    with capture(tmp_path / "run", device="cpu") as session:
+    with three(tmp_path / "run", device="cpu") as session:
         run(session, 2)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             work()
@@ -311,14 +366,14 @@ def test_another_profiler_inside_the_traced_steps_is_noted(tmp_path) -> None:
 
 def test_captures_follow_one_another(tmp_path) -> None:
     for name in ("a", "b"):
-        with capture(tmp_path / name, device="cpu", repeat=2) as session:
+        with three(tmp_path / name, device="cpu", repeat=2) as session:
             run(session, 10)
         assert [traced_steps(trace(session.run_dir / file)) for file in session.traces] == [[2, 3, 4], [7, 8, 9]]
 
 
 def test_outside_the_main_thread(tmp_path) -> None:
     def body() -> None:
-        with capture(tmp_path / "run", device="cpu") as session:
+        with three(tmp_path / "run", device="cpu") as session:
             run(session, 5)
 
     thread = threading.Thread(target=body)
@@ -407,7 +462,7 @@ def test_what_was_packed_meanwhile_is_settled_with_the_next_trace(tmp_path) -> N
 )
 def test_what_cannot_be_kept(options, found, tmp_path) -> None:
     with pytest.raises(UsageError, match=found):
-        capture(tmp_path / "run", device="cpu", **options)
+        three(tmp_path / "run", device="cpu", **options)
 
 
 def ends_late(arguments, is_over=lambda: False) -> Printed:
@@ -419,7 +474,7 @@ def ends_late(arguments, is_over=lambda: False) -> Printed:
 
 def test_an_interrupt_waits_for_no_packing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(packing, "run_aside", ends_late)
-    with pytest.raises(KeyboardInterrupt), capture(tmp_path / "run", device="cpu", keep="recording", analyse=True) as s:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), three(tmp_path / "run", device="cpu", keep="recording", analyse=True) as s:  # noqa: PT012
         run(s, 6)
         signal.raise_signal(signal.SIGINT)
     meta = metas(tmp_path / "run")[0]
@@ -434,7 +489,7 @@ def test_an_interrupt_while_packing_is_waited_for_ends_that(tmp_path, monkeypatc
     monkeypatch.setattr(packing, "run_aside", ends_late)
     main = threading.main_thread().ident
     threading.Timer(1.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt), capture(tmp_path / "run", device="cpu", keep="recording") as session:
+    with pytest.raises(KeyboardInterrupt), three(tmp_path / "run", device="cpu", keep="recording") as session:
         run(session, 5)
     meta = metas(tmp_path / "run")[0]
     assert (meta["complete"], meta["traces"]) == (True, session.traces)
@@ -445,7 +500,7 @@ def test_an_interrupt_while_packing_is_waited_for_ends_that(tmp_path, monkeypatc
 def test_what_goes_wrong_after_the_training_is_not_its_fault(tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     monkeypatch.setattr(conclusion, "run_aside", lambda *given: 1 / 0)
-    with capture(tmp_path / "run", device="cpu", analyse=True) as session:
+    with three(tmp_path / "run", device="cpu", analyse=True) as session:
         run(session, 5)
     assert "commtrace: error: ZeroDivisionError" in capfd.readouterr().err
     assert metas(tmp_path / "run")[0]["traces"] == session.traces

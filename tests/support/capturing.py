@@ -24,6 +24,13 @@ def environment(*folders: Path) -> dict[str, str]:
     return clean | {"PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT))), "OMP_NUM_THREADS": "1"}
 
 
+def three(out: Path, **options: Any) -> Any:
+    """`capture()` of steps 2 to 4, where nothing else is asked for: a loop that is soon over."""
+    from commtrace import capture
+
+    return capture(out, **{"wait": 1, "active": 3, **options})
+
+
 def python(*args: object, folders: tuple[Path, ...] = ()) -> "subprocess.CompletedProcess[str]":
     """Run `python args` to its end, where how it starts is not the question: torch is imported already."""
     return warm_python.run([*map(str, args)], cwd=ROOT, env=environment(*folders))

@@ -1,7 +1,6 @@
 """The profiler of a script's capture, which makes way for the script's own."""
 
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch.profiler import ProfilerAction, profile
@@ -12,7 +11,6 @@ from ...base.torch_private import drop_profiler, profiler_is_on
 from ...sessions.profiler import Export, Profiler
 from .others import OtherProfilers
 
-_ENOUGH_STEPS = 2  # of those that were asked for, so that their trace is worth more than that of earlier ones
 _OTHER_RUNS = "the script ran a profiler of its own"
 
 
@@ -37,10 +35,6 @@ class ScriptProfiler(Profiler):
         self._say = say
         self._started = False
         self._aside = False  # for the rest of this cycle
-        self._early_over = False
-        self._early: profile | None = None  # has recorded steps before those that were asked for, until these are there
-        self.wrote_early = False
-        self._discards = False
         self._cut_short: str | None = None
 
     @property
@@ -85,11 +79,6 @@ class ScriptProfiler(Profiler):
         elif self._started or self._schedule.phase(self.steps_done) != "idle":
             self._stand_aside("was running")
 
-    @property
-    def _is_early(self) -> bool:
-        """Whether the steps that were asked for are still to come, and steps before them may be recorded."""
-        return self._schedule.early_from is not None and self.steps_done < self._schedule.wait
-
     def _stand_aside(self, how: str) -> None:
         if self._is_early:
             self._early_over = True
@@ -110,34 +99,14 @@ class ScriptProfiler(Profiler):
 
     def _new(self) -> profile:
         profiler = super()._new()
-        profiler.step_num = self.steps_done
-        action = self._action(self.steps_done)
-        profiler.current_action = cast("Any", action)
-        profiler.record_steps = action is not ProfilerAction.NONE
+        profiler.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
         return profiler
 
     def _action(self, step: int) -> ProfilerAction:
-        if self._aside or (self._early_over and step < self._schedule.wait):
-            return ProfilerAction.NONE
-        return ProfilerAction.RECORD if self._schedule.is_early(step) else super()._action(step)
+        return ProfilerAction.NONE if self._aside else super()._action(step)
 
-    def _cycle_over(self, ended: profile) -> None:
-        if not self._discards:
-            self._early = None
-            super()._cycle_over(ended)
-
-    def stop(self) -> None:
-        """End, and write what was traced of this cycle: the steps before it where there are hardly any of its own."""
-        early, self._early = self._early, None
-        self._discards = early is not None and self.steps_done - self._schedule.first_active < _ENOUGH_STEPS
-        super().stop()
-        if early is not None and self._discards:
-            self.wrote_early = True
-            self._write(early.export_chrome_trace)
-
-    def reschedule(self, schedule: Schedule) -> None:
-        """Trace other steps; for use while nothing is profiled."""
-        self._schedule = schedule
+    def _check_start(self) -> None:
+        self.check_free()
 
     def skip_step(self) -> None:
         """End an idle step that an idle one follows; for use from `start` on."""
@@ -155,28 +124,12 @@ class ScriptProfiler(Profiler):
             self._torch.step_num += 1  # and no ProfilerStep in a trace of the script's own
             return
         with self._others.ours():
-            if begins_again:
-                self._begin_again()
-                return
-            self._torch.record_steps = True
+            if not begins_again:
+                self._torch.record_steps = True
             super()._step_torch()
 
-    def _begin_again(self) -> None:
-        """Keep what was recorded early in memory, and begin with the steps that were asked for."""
-        if not self._early_over:
-            self._discards = True
-            self._torch.stop()
-            self._early = None if self._wall.why_wrong() else self._torch
-        self._discards = self._early_over = False
-        self.check_free()
-        self._torch = self._new()
-        self._torch.start()
-
     def _notice_displacement(self) -> None:
-        if self._is_early:
-            self._early_over |= self._schedule.is_early(self.steps_done) and not profiler_is_on()
-            self._discards |= self._early_over
-        elif not self._aside:
+        if self._is_early or not self._aside:
             super()._notice_displacement()
 
     def leave(self) -> None:

@@ -2,29 +2,24 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 
 import torch
 
-from ....common.wording import counted
 from ...base.keeping import TRACES_ONLY
 from ...base.schedule import TRAILING_STEPS, Schedule
 from ...errors import UnwritableError
 from ...ranks.process_group import Identity
-from ...sessions.loop_watch import LoopWatch, steps_of_periods
-from ...sessions.outcome import EARLY, NOT_REACHED, ONE_STEP, TOO_SHORT, Outcome
+from ...sessions.outcome import EARLY, NOT_REACHED, ONE_STEP, Outcome
 from ...sessions.session import Session, SessionOptions
-from ...sessions.side_files import Subject, schedule_facts
+from ...sessions.side_files import Subject
 from .others import OtherProfilers
 from .profiler import ScriptProfiler
 
 # Ranks wait so long for rank 0, where they have made a step and it has not; then they go on, and look again.
 PATIENCE = timedelta(seconds=10)
-# So many steps before the traced ones are looked at, each for some 40 us: half of them may be a period.
-_LONGEST_PERIOD = 200
 # Unprofiled steps that are timed before the profiled ones.
 _BASELINE_STEPS = 5 * TRAILING_STEPS
 
@@ -32,6 +27,8 @@ _BASELINE_STEPS = 5 * TRAILING_STEPS
 class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user about the capture; `done` steps have been done before it."""
 
+    _program = "the script"
+    _early = EARLY
     _no_step = ONE_STEP
     _takes_steps = False  # the observer does, who also counts those without a session
     _profiler: ScriptProfiler
@@ -55,20 +52,14 @@ class ScriptSession(Session):
         self._is_over = False
         self._gathered = False
         self._rests_until = 0
-        self._loop = LoopWatch(self._clock.counters.other)
-        self.has_whole_periods = False
-        """Whether whole periods of a loop are traced, with all that is in them."""
         self.unwritten: str | None = None
         """Why a file of the capture could not be written."""
 
     def step(self) -> None:
         """End a step; steps far from the profiled ones cost some microseconds only."""
-        if self.schedule.extends and self.steps_done >= self.schedule.first_active - _LONGEST_PERIOD:
-            self._loop.ended(self.steps_done)
-            if self.steps_done == self.schedule.total_steps - 2:  # then torch takes the next step for the last one
-                self._extend()
         left = self._rests_until - self.steps_done
         if left > 0:
+            self._watch_loop()
             # Of a long wait, the last steps are enough to compare traced ones with.
             if left <= _BASELINE_STEPS or self.steps_done >= self.schedule.total_steps:
                 self._clock.stop(self.steps_done, "idle")
@@ -96,23 +87,8 @@ class ScriptSession(Session):
 
     def reschedule(self, schedule: Schedule) -> None:
         """Trace other steps than those that are still to come."""
-        self.schedule = schedule
-        self._profiler.reschedule(schedule)
+        super().reschedule(schedule)
         self._rests_until = schedule.idle_until(self.steps_done)
-        self._record.set(schedule=schedule_facts(schedule))
-
-    def _extend(self) -> None:
-        """Trace whole periods of a loop that repeats after several steps, once that is known."""
-        period, schedule = self._loop.period, self.schedule
-        self.has_whole_periods = period is not None
-        active = schedule.active if period is None else steps_of_periods(period, schedule.active)
-        self.reschedule(replace(schedule, active=active, extends=False))
-        if period is not None and active > schedule.active and self.is_first:
-            last = schedule.first_active + active - 1
-            self._say(
-                f"what steps do repeats after {period} of them: steps {schedule.first_active:,} to {last:,} are "
-                "traced, which are two periods and the ends"
-            )
 
     def further(self, run_dir: Path, schedule: Schedule, options: SessionOptions, *, done: int) -> "ScriptSession":
         """Another capture of the same script, when this one is over."""
@@ -148,20 +124,11 @@ class ScriptSession(Session):
         """Whether nothing was traced, because the script ran a profiler of its own."""
         return not self._cycles and self._profiler.stood_aside
 
-    def _why_incomplete(self, error: BaseException | None) -> str | None:
-        why, schedule, last = super()._why_incomplete(error), self.schedule, self.steps_done - 1
-        if why is None or not why.endswith(TOO_SHORT):
-            return why
+    def _too_short(self, done: str) -> str:
+        schedule, last = self.schedule, self.steps_done - 1
         if not self._cycles and schedule.early_from is None and last < schedule.first_active:
             return f"the script ended after step {last:,}, before step {schedule.first_active:,}, {NOT_REACHED}"
-        if self._cycles:
-            asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
-            if schedule.is_early(last):
-                return f"the script ended before {asked}; steps {schedule.early_from} to {last} {EARLY}"
-            if self._profiler.wrote_early:
-                early = f"steps {schedule.early_from} to {schedule.wait - 1} {EARLY}"
-                return f"the script ended soon after {asked}; {early}"
-        return why
+        return super()._too_short(done)
 
     def _conclude(self, error: BaseException | None) -> None:
         """Do nothing where the capture ends: the script goes on and must not wait."""

@@ -35,7 +35,7 @@ process_group.abort_process_groups = abort
 sessions.BLOCKED_GRACE_S = 0.3
 torch.profiler.profile.stop = stop_behind_peers
 
-with capture(sys.argv[1], device="cpu", active=5) as session:
+with capture(sys.argv[1], device="cpu", wait=1, active=5) as session:
     for step in range(7):
         torch.ones(8, 8) @ torch.ones(8, 8)
         if step == 3:

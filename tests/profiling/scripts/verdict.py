@@ -15,7 +15,7 @@ STEPS = 9
 def main(out: str, keep: str, dies_at: int = -1, dying: int = -1, signum: int = 9) -> None:
     dist.init_process_group("gloo")
     rank, weights = dist.get_rank(), torch.ones(50_000)
-    with capture(Path(out, "run"), keep=keep, analyse=True, analyse_max_seconds=20) as session:
+    with capture(Path(out, "run"), wait=1, active=3, keep=keep, analyse=True, analyse_max_seconds=20) as session:
         for step in range(STEPS):
             if rank == dying and step == dies_at:
                 os.kill(os.getpid(), signum)

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=2)
+    loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     with commtrace.capture(out, analyse=True) as session:
         for (rows,) in loader:
@@ -28,7 +28,7 @@ if __name__ == "__main__":
             optimizer.step()
             session.step()
     if accelerator.is_main_process:
-        found = json.loads((out / "scalars.json").read_text())
+        found = json.loads((session.run_dir / "scalars.json").read_text())
         accelerator.log(found["scalars"], step=session.steps_done)
     time.sleep(0.2)  # gloo's thread has to let go of the model: else torch 2.13 may wait for it with Python's lock
     accelerator.end_training()
