@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..catalog import CATALOG
 from ..core.declaring import InputKind
 from ..core.escaping import printable
-from ..core.row_choice import Condition, RowChoice, SortBy
 from ..core.schema import PlainTable, plain
+from ..core.table_choice import Condition, SortBy, TableChoice
 from ..errors import UnknownTable
 from ..explanation import explain
 
@@ -193,9 +193,9 @@ def answer_table(
     if entry is None or entry.of is not InputKind.run:
         known = ", ".join(entry.name for entry in CATALOG.values() if entry.of is InputKind.run)
         raise UnknownTable(f"{printable(name)} is not a table of a run; those are {known}")
-    choice = RowChoice(tuple(map(Condition.parse, where)), (SortBy.parse(sort),) if sort else ())
+    choice = TableChoice(tuple(map(Condition.parse, where)), (SortBy.parse(sort),) if sort else ())
     choice.check(entry.schema)
-    RowChoice(sort=tuple(SortBy(column) for column in columns)).check(entry.schema)
+    TableChoice(sort=tuple(SortBy(column) for column in columns)).check(entry.schema)
     table = plain(analysis.table(name))
     numbered = PlainTable({"row": list(range(len(table))), **table.columns}, {"row": "int64", **table.dtypes})
     chosen = choice.of(numbered)

@@ -15,7 +15,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from ...common.version import version
-from ..core.row_choice import BadChoice
+from ..core.pivots import BadChoice
 from ..errors import AnalysisError
 from ..glossary import GLOSSARY
 from ..replay.changes import OPTIONS

@@ -24,11 +24,12 @@ from ...common.option_groups import takes
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
+from ..core.pivots import BadChoice, CrossTable, Pivot
 from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.process import finishing_writes
-from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
+from ..core.table_choice import Condition, SortBy, TableChoice
 from ..errors import UnreadableFile
 from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ..render import Table
     from ..render.screen import Screen
 
-ALL_ROWS = RowChoice()
+WHOLE_TABLE = TableChoice()
 _QUIET_S = 1.0
 _STDOUT = 1
 
@@ -101,11 +102,18 @@ def _columns(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _last_column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The same for the last of several columns."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _columns(ctx, last)]
+
+
+_CHOSEN = "Rows and columns"
 RowConditions = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
-        rich_help_panel="Rows",
+        rich_help_panel=_CHOSEN,
         metavar="CONDITION",
         autocompletion=_columns,
         help="Only rows like 'rank=3', 'dur_ns>1ms' or 'name~gemm' (contains); with = != < <= > >= ~; repeatable.",
@@ -115,7 +123,7 @@ SortColumns = Annotated[
     list[str] | None,
     typer.Option(
         "--sort",
-        rich_help_panel="Rows",
+        rich_help_panel=_CHOSEN,
         metavar="COLUMN",
         autocompletion=_columns,
         help="Sort by this column: numbers from the largest, text from A. COLUMN:asc and COLUMN:desc choose; "
@@ -123,7 +131,29 @@ SortColumns = Annotated[
     ),
 ]
 FirstRows = Annotated[
-    int | None, typer.Option("--top", metavar="N", min=1, rich_help_panel="Rows", help="Only the first N rows.")
+    int | None,
+    typer.Option("--top", metavar="N", min=1, rich_help_panel=_CHOSEN, help="Only the first N rows."),
+]
+
+
+ShownColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        rich_help_panel=_CHOSEN,
+        metavar="COLUMN,...",
+        autocompletion=_last_column,
+        help="Only these columns, in this order, in every format.",
+    ),
+]
+CrossColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--pivot",
+        rich_help_panel=_CHOSEN,
+        metavar="rows=A,columns=B,values=C,...",
+        help="A cross table: a row for each A, columns for each B, and in its cells the values of C and others.",
+    ),
 ]
 
 
@@ -382,7 +412,7 @@ class Writing:
     format: Format
     output: Path | None
     everything: bool
-    choice: RowChoice = ALL_ROWS
+    choice: TableChoice = WHOLE_TABLE
     first: int | None = None
     """How many rows people see of a table that adds up to a step, unless they choose with --top."""
 
@@ -394,9 +424,9 @@ class Writing:
         width = None if self.output is not None or self.everything else width_of_stdout()
         return Screen(
             width=width,
-            worst_only=width is not None and self.choice == ALL_ROWS,
+            worst_only=width is not None and self.choice == WHOLE_TABLE,
             everything=self.everything,
-            wanted=self.choice.columns,
+            wanted=self.choice.columns or self.choice.named,
             colour=self.output is None and has_colours(sys.stdout),
             ascii_only=takes_only_ascii(sys.stdout),
         )
@@ -409,8 +439,10 @@ class Writing:
     def check(self, name: str) -> None:
         """Raise BadParameter if the table lacks a chosen column; called before anything is read."""
         for option, choice in (
-            ("--where", RowChoice(where=self.choice.where)),
-            ("--sort", RowChoice(sort=self.choice.sort)),
+            ("--where", TableChoice(where=self.choice.where)),
+            ("--sort", TableChoice(sort=self.choice.sort)),
+            ("--columns", TableChoice(columns=self.choice.columns)),
+            ("--pivot", TableChoice(pivot=self.choice.pivot)),
         ):
             try:
                 choice.check(CATALOG[name].schema)
@@ -418,15 +450,15 @@ class Writing:
                 raise typer.BadParameter(str(err), param_hint=option) from err
 
     def needs_one_table(self) -> None:
-        """Raise BadParameter if rows are chosen and the output is more than one table."""
-        if self.choice != ALL_ROWS:
-            option = "--where" if self.choice.where else "--sort" if self.choice.sort else "--top"
-            raise typer.BadParameter("chooses rows of one table; name it by --by", param_hint=option)
+        """Raise BadParameter if rows or columns are chosen and the output is more than one table."""
+        if self.choice != WHOLE_TABLE:
+            given = (name for name, value in vars(self.choice).items() if value)
+            raise typer.BadParameter("chooses from one table; name it by --by", param_hint=f"--{next(given)}")
 
     def chosen(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> Table:
-        """The chosen rows. Raises BadParameter."""
+        """The chosen rows, with all columns. Raises BadParameter."""
         self.check(name)
-        if self.choice == ALL_ROWS:
+        if self.choice == WHOLE_TABLE:
             return table
         rows = self.choice.of(plain(table), top_for_each)
         if len(table) and not len(rows):
@@ -438,18 +470,25 @@ class Writing:
         write_out(text, self.output)
 
     def table(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> None:
-        """Write the chosen rows; with `top_for_each`, --top counts for each combination of these columns.
+        """Write the chosen rows and columns; with `top_for_each`, --top counts for each combination of these columns.
 
-        Raises BadParameter if the table lacks a column that was asked for.
+        Raises BadParameter if the table lacks a column that was asked for, or rows share a cell of a cross table.
         """
-        from ..render import FORMATS, as_text
+        from ..render import CROSS_FORMATS, FORMATS, as_text, cross_as_text
 
         rows = self.chosen(name, table, top_for_each)
-        if not self.for_people:
-            self.text(FORMATS[self.format.value](name, rows))
-        elif len(rows):
+        try:
+            shown = self.choice.shaped(plain(rows)) if self.choice.shapes else rows
+        except BadChoice as err:
+            raise typer.BadParameter(str(err), param_hint="--pivot") from err
+        if isinstance(shown, CrossTable):
+            of_people = cross_as_text(name, shown, self.screen) if self.for_people else None
+            self.text(CROSS_FORMATS[self.format.value](name, shown) if of_people is None else of_people)
+        elif not self.for_people:
+            self.text(FORMATS[self.format.value](name, shown))
+        elif len(shown):
             first = self.first if self.choice.top is None else None
-            self.text(as_text(name, rows, replace(self.screen, first=first, of_each=tuple(top_for_each))))
+            self.text(as_text(name, shown, replace(self.screen, first=first, of_each=tuple(top_for_each))))
 
 
 def _format_of(given: Format | None, output: Path | None) -> Format:
@@ -465,6 +504,8 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
         where: RowConditions = None,
         sort: SortColumns = None,
         top: FirstRows = None,
+        columns: ShownColumns = None,
+        pivot: CrossColumns = None,
         output_format: OutputFormat = None,
         output: Output = None,
         everything: Everything = False,
@@ -477,7 +518,17 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
             orders = tuple(map(SortBy.parse, sort or ()))
         except BadChoice as err:
             raise typer.BadParameter(str(err), param_hint="--sort") from err
-        return Writing(_format_of(output_format, output), output, everything, RowChoice(conditions, orders, top))
+        if columns is not None and pivot is not None:
+            raise typer.BadParameter("names the columns by itself; leave out --columns", param_hint="--pivot")
+        try:
+            cross = None if pivot is None else Pivot.parse(pivot)
+        except BadChoice as err:
+            raise typer.BadParameter(str(err), param_hint="--pivot") from err
+        names = tuple(dict.fromkeys(name.strip() for name in (columns or "").split(",") if name.strip()))
+        if columns is not None and not names:
+            raise typer.BadParameter("names no column", param_hint="--columns")
+        choice = TableChoice(conditions, orders, top, names, cross)
+        return Writing(_format_of(output_format, output), output, everything, choice)
 
     return takes(writing=writing)(command)
 

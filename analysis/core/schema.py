@@ -30,6 +30,8 @@ class PlainTable:
     dtypes: dict[str, str]
     whole: PlainTable | None = None
     """The table that these rows were chosen from, if they were: moments are shown as the time since its first."""
+    asked: bool = False
+    """Whether somebody asked for just these columns: people see all of them, in this order, and every row."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

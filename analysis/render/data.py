@@ -8,6 +8,7 @@ import re
 from io import StringIO
 
 from ..core.escaping import printable
+from ..core.pivots import CrossTable
 from ..core.schema import plain
 from .people import Table
 
@@ -16,18 +17,18 @@ from .people import Table
 _FORMULA = re.compile(r"""(^|;[ "]*)(?='*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
 
 
-def as_csv(name: str, table: Table) -> str:  # noqa: ARG001
+def as_csv(name: str, table: Table | CrossTable) -> str:  # noqa: ARG001
     """CSV as in RFC 4180 with a header line; NA is an empty field. Numbers are written in full.
 
     Text comes from traces: its control characters are written out, so that every row is a line, and what a spreadsheet
     would run is put after a `'`, which whoever takes it away there gets the text back from. Source: OWASP, "CSV
     Injection".
     """
-    values = plain(table)
+    values = table.flat if isinstance(table, CrossTable) else plain(table)
     columns = [[_inert(v) for v in column] for column in values.columns.values()]
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(values.columns)
+    lines.writerow(map(_inert, values.columns))
     lines.writerows(zip(*columns, strict=True))
     return text.getvalue()
 
@@ -38,6 +39,10 @@ def _inert(value: object) -> object:
     return _FORMULA.sub(r"\1'", printable(value))
 
 
-def as_json(name: str, table: Table) -> str:
-    """`{"table": name, "rows": [{column: value}, ...]}`; NA is null."""
-    return json.dumps({"table": name, "rows": plain(table).rows}, indent=1, ensure_ascii=True) + "\n"
+def as_json(name: str, table: Table | CrossTable) -> str:
+    """`{"table": name, "rows": [{column: value}, ...]}`; NA is null.
+
+    A row of a cross table has `cells`, a dictionary for each group of columns.
+    """
+    rows = table.nested if isinstance(table, CrossTable) else plain(table).rows
+    return json.dumps({"table": name, "rows": rows}, indent=1, ensure_ascii=True) + "\n"

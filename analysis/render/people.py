@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from io import StringIO
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Union
@@ -59,18 +60,22 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
 
     Of a table that does not fit, the columns that matter least are left out, and named below it. Sentences of a column
     without room stand below their rows. Rows of zeros are said in a line instead, and where there is no room for all,
-    so are columns without a value and a sentence that is the same in all rows.
+    so are columns without a value and a sentence that is the same in all rows. Where somebody asked for columns, all
+    rows are shown.
     """
     entry, whole = CATALOG.get(name), plain(table)
-    measure = entry.worst if entry else None
+    if whole.asked:
+        screen = replace(screen, worst_only=False, wanted=tuple(whole.columns))
+    measure = entry.worst if entry and entry.worst and entry.worst.column in whole.columns else None
     worst = measure.place(whole) if measure else None
     values, omitted = worst_rows(name, whole) if screen.worst_only else (whole, [])
     if measure and values is not whole:
         worst = worst and (0, measure.column)
-    if entry and entry.adds_up and not screen.everything:
+    keeps_rows = screen.everything or whole.asked
+    if entry and entry.adds_up and not keeps_rows:
         values, left_out = _largest_parts(values, entry.negligible, screen)
         omitted += left_out
-    elif entry and entry.negligible and not screen.everything:
+    elif entry and entry.negligible and not keeps_rows:
         values, left_out = _without_zeros(values, entry.negligible)
         omitted += left_out
     if not screen.everything:
@@ -92,7 +97,7 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     if no_room:
         omitted.append(f"no room for {', '.join(column.header.replace('_', ' ') for column in no_room)}")
     shown = [column.within(widths[column.name]) for column in columns if column.name in widths]
-    lines = _drawn(shown, widths, worst, screen, below)
+    lines = drawn(shown, widths, worst, screen, below)
     lines += "".join(f"{line}\n" for text in said for line in wrapped(text, screen.width))
     hint = wrapped(f"{'; '.join(omitted)} ({screen.how_to_see_all})", screen.width) if omitted else []
     return lines + "".join(f"{styled(line, 'dim', screen)}\n" for line in hint)
@@ -135,7 +140,7 @@ def _keys(values: PlainTable, columns: Sequence[str]) -> list[tuple[Any, ...]]:
 def _only(values: PlainTable, wanted: Sequence[bool]) -> PlainTable:
     """The wanted rows."""
     columns = {name: list(compress(column, wanted)) for name, column in values.columns.items()}
-    return PlainTable(columns, values.dtypes, values.whole)
+    return replace(values, columns=columns)
 
 
 def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:
@@ -144,7 +149,7 @@ def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:
     if more <= 0:
         return values, []
     kept = {name: column[:_MOST_ROWS] for name, column in values.columns.items()}
-    return PlainTable(kept, values.dtypes, values.whole), [f"left out {counted(more, 'more row')}"]
+    return replace(values, columns=kept), [f"left out {counted(more, 'more row')}"]
 
 
 def _worth_a_column(columns: list[Column], wanted: Sequence[str]) -> tuple[list[Column], list[str], list[str]]:
@@ -206,7 +211,7 @@ def styled(text: str, style: str, screen: Screen) -> str:
     return written
 
 
-def _drawn(
+def drawn(
     columns: list[Column],
     widths: dict[str, int],
     worst: tuple[int, str] | None,
@@ -297,7 +302,9 @@ def shown_columns(name: str, table: Table) -> list[Column]:
 def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:
     """The columns that people see, or want to see, with their values as text."""
     entry = CATALOG.get(name)
-    columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]
+    usual = () if values.asked or entry is None else entry.shown
+    wanted = tuple(values.columns) if values.asked else wanted
+    columns = [c for c in usual or values.columns if c in values.columns]
     columns += [c for c in wanted if c in values.columns and c not in columns]
     if (
         "partial" in columns and "partial" not in wanted and not any(values.columns["partial"])

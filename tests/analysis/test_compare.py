@@ -761,7 +761,7 @@ def test_captures_of_both_sides(capsys, known, arguments):
         (("--by", "kernel", "{a}", "{slow}", "{one}"), "needs two runs, but got 3"),
         (("--by", "run", "{a}"), "needs two runs or more, but got 1"),
         (("--by", "run", "{a}", "--against", "{slow}"), "compares two sides, but a series"),
-        (("--top", "1", "{a}", "{slow}", "{one}"), "chooses rows of one table"),
+        (("--top", "1", "{a}", "{slow}", "{one}"), "chooses from one table"),
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),

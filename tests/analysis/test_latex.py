@@ -26,6 +26,7 @@ COMMANDS = {
     r"\textasciitilde", r"\textless", r"\textgreater", r"\textbar", r"\textasciigrave", r"\symbol",
     r"\\", r"\{", r"\}", r"\$", r"\&", r"\#", r"\_", r"\%",
 }  # fmt: skip
+FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
 
 
@@ -39,7 +40,12 @@ def found(tmp_path_factory):
 def rows_of(tabular: str) -> list[list[str]]:
     """The cells of every row, headers included, of a tabular that is well formed."""
     comment, first, *lines = tabular.splitlines()
-    assert comment == "% needs \\usepackage{booktabs}"
+    if comment == "% needs \\usepackage{booktabs,graphicx}":  # it is made as narrow as the page
+        assert first == FITTED
+        assert lines[-1].endswith("}}")
+        first, *lines = *lines[:-1], lines[-1].removesuffix("}")
+    else:
+        assert comment == "% needs \\usepackage{booktabs}"
     columns = re.fullmatch(r"\\begin\{tabular\}\{((?:[lr]|p\{6cm\})+)\}", first)
     assert columns
     assert (lines[0], lines[-2], lines[-1]) == ("\\toprule", "\\bottomrule", "\\end{tabular}")
@@ -117,8 +123,14 @@ def test_negative_numbers_have_a_minus_and_na_a_dash():
 
 
 def test_long_sentences_are_broken_into_lines(found):
-    first = as_latex("verdicts", found.verdicts).splitlines()[1]
-    assert first.endswith("lp{6cm}}")
+    assert "lp{6cm}}\n" in as_latex("verdicts", found.verdicts)
+
+
+def test_only_what_is_wider_than_a_page_is_made_narrower():
+    row = {"model": "resnet18", "workers": 2, "batch_size_per_worker": 1}
+    table = SUBTRACTION.frame([row])
+    assert FITTED in as_latex("subtraction", table)
+    assert FITTED not in as_latex("subtraction", table[["model", "workers"]])
 
 
 def test_empty_tables():
@@ -131,7 +143,7 @@ def test_the_summary_has_facts_and_tables(found):
     text = summary(found, "latex")
     assert "\\item[ranks] 2 of 2: 0-1\n" in text
     assert text.count("\\begin{tabular}") == text.count("\\paragraph{") == 4
-    for tabular in re.findall(r"% needs.*?\\end\{tabular\}\n", text, re.DOTALL):
+    for tabular in re.findall(r"% needs.*?\\end\{tabular\}\}?\n", text, re.DOTALL):
         rows_of(tabular)
 
 

@@ -14,13 +14,19 @@ from ...core.escaping import for_shell
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import ALL_ROWS, Format, Writing, finite, print_message, writes_tables
+from ..output import WHOLE_TABLE, Format, Writing, finite, print_message, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
     from ...comparison.analysis import Judgement
     from ...comparison.history import History
     from ...comparison.trend import RunTrend
+    from ...core.schema import PlainTable
+    from ...render import Table
     from ...report.page import ReportPage
     from ...results.analysis import Analysis
 
@@ -203,12 +209,18 @@ def compare_command(
         writing.text(text)
     else:
         print_message(" ".join(comparison.decision.statements).rstrip("."), kind="note")
-        table = writing.chosen(name, getattr(comparison, name))
-        shown = table if writing.format in (Format.csv, Format.json) else for_people(table)
-        replace(writing, choice=ALL_ROWS).table(name, shown)
+        _write_table(name, getattr(comparison, name), for_people, writing)
     _finish([*analyses[0], *analyses[1]])
     if fail_above is not None:
         _gate(*comparison.slower_by(fail_above / 100))
+
+
+def _write_table(name: str, table: pd.DataFrame, for_people: Callable[[Table], PlainTable], writing: Writing) -> None:
+    """Write one table, for people without what says nothing, unless they chose columns. Raises BadParameter."""
+    if writing.choice.shapes or writing.format in (Format.csv, Format.json):
+        writing.table(name, table)
+    else:
+        replace(writing, choice=WHOLE_TABLE).table(name, for_people(writing.chosen(name, table)))
 
 
 def _known(history: Path | None) -> History | None:
@@ -258,9 +270,7 @@ def _series(
     elif whole:
         writing.text(trend_report(trend, writing.format.value, writing.screen))
     else:
-        table = writing.chosen("trend", trend.trend)
-        shown = without_empty_parts(table) if writing.for_people else table
-        replace(writing, choice=ALL_ROWS).table("trend", shown)
+        _write_table("trend", trend.trend, without_empty_parts, writing)
     _finish(analyses)
     return trend
 

@@ -11,7 +11,7 @@ import typer
 
 from ....common.wording import counted
 from ...core.budget import GB
-from ...core.row_choice import RowChoice
+from ...core.table_choice import TableChoice
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
 from ...run.side_files import batch_beside
@@ -111,7 +111,7 @@ def memory_command(
         raise typer.BadParameter("goes with --by batch", param_hint="--batch" if batch is not None else "--limit")
     snapshots = given_snapshots(runs)
     wants_screen = by is None and not ctx.command_path.endswith("table memory")
-    as_screen = wants_screen and writing.format is Format.table and writing.choice == RowChoice()
+    as_screen = wants_screen and writing.format is Format.table and writing.choice == TableChoice()
     if snapshots or by is MemoryBy.fragments:
         writing.check(_TABLES[by or MemoryBy.device])
         _print_snapshots(snapshots or runs, by, writing, reading, as_screen=as_screen)

@@ -12,7 +12,7 @@ from ...catalog import CATALOG
 from ...errors import NothingMeasured
 from ...metrics.roles.names import COORDINATES
 from ...recording.options import ReadOptions
-from ..output import ALL_ROWS, Writing, writes_tables
+from ..output import WHOLE_TABLE, Writing, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
 
@@ -86,7 +86,7 @@ def ranks_command(
     if not writing.for_people:
         message = f"is for people; `{CATALOG['places'].command}` and `{CATALOG[_RANKS].command}` have its numbers"
         raise typer.BadParameter(message, param_hint="--by")
-    if writing.choice != ALL_ROWS:
+    if writing.choice != WHOLE_TABLE:
         raise typer.BadParameter("draws all ranks; --where, --sort and --top choose rows of a table", param_hint="--by")
     of = of or RankNumber.caused_wait
     analysis = analysis_of(runs, reading)

@@ -1,15 +1,16 @@
-"""Choose rows of a table: conditions on columns, an order, and a number."""
+"""Choose rows of a table (conditions on columns, an order, and a number), and its columns, or a cross table of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from .escaping import printable
+from .pivots import BadChoice, CrossTable, Pivot
 from .schema import PlainTable, Schema
 
 _CONDITION = re.compile(r"\s*(?P<column>\w+)\s*(?P<sign><=|>=|!=|==|=|<|>|~)\s*(?P<value>.*?)\s*", re.DOTALL)
@@ -21,10 +22,6 @@ _MISSING = ("na", "-")
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 _TIMES_NS = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _ORDERS = ("asc", "desc")
-
-
-class BadChoice(ValueError):
-    """A choice names no column of the table, or cannot be compared with it."""
 
 
 @dataclass(frozen=True)
@@ -98,26 +95,36 @@ class SortBy:
 
 
 @dataclass(frozen=True)
-class RowChoice:
-    """Rows that fulfil all conditions, sorted, and only the first few."""
+class TableChoice:
+    """Rows that fulfil all conditions, sorted, and only the first few; of these some columns, or a cross table."""
 
     where: tuple[Condition, ...] = ()
     sort: tuple[SortBy, ...] = ()
     top: int | None = None
+    """Of a cross table, its own rows are counted."""
+    columns: tuple[str, ...] = ()
+    """The columns to show, in this order; empty: those that the table shows by itself."""
+    pivot: Pivot | None = None
+    """Instead of `columns`."""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The named columns, each once."""
+    def named(self) -> tuple[str, ...]:
+        """The columns that rows are chosen by, each once."""
         return tuple(dict.fromkeys([*(order.column for order in self.sort), *(each.column for each in self.where)]))
 
     def check(self, schema: Schema) -> None:
         """Raise BadChoice if the table lacks a column, or a condition does not fit one."""
         known = list(schema.columns)
-        for column in self.columns:
+        for column in (*self.named, *self.columns, *(self.pivot.named if self.pivot else ())):
             if column not in known:
                 raise BadChoice(f"{_no_column(column, known)} The table {schema.name} has: {', '.join(known)}")
         for condition in self.where:
             condition.holds(schema.columns[condition.column][0])
+
+    @property
+    def shapes(self) -> bool:
+        """Whether columns are chosen."""
+        return bool(self.columns) or self.pivot is not None
 
     def of(self, table: PlainTable, top_for_each: Sequence[str] = ()) -> PlainTable:
         """The chosen rows; with `top_for_each`, the first rows of each combination of these columns."""
@@ -131,10 +138,19 @@ class RowChoice:
             known = [row for row in rows if values[row] is not None]
             known.sort(key=lambda row, values=values: values[row], reverse=down)  # type: ignore[misc]
             rows = known + [row for row in rows if values[row] is None]
-        if self.top is not None:
+        if self.top is not None and self.pivot is None:
             rows = _first(rows, [table.columns[column] for column in top_for_each], self.top)
         chosen = {name: [values[row] for row in rows] for name, values in table.columns.items()}
         return PlainTable(chosen, table.dtypes, table)
+
+    def shaped(self, rows: PlainTable) -> PlainTable | CrossTable:
+        """The chosen columns of these rows, or the cross table. Raises BadChoice if several rows share a cell of it."""
+        if self.pivot is not None:
+            return self.pivot.of(rows, {order.column for order in self.sort}).first(self.top)
+        if not self.columns:
+            return rows
+        columns = {name: rows.columns[name] for name in self.columns}
+        return replace(rows, columns=columns, dtypes={name: rows.dtypes[name] for name in columns}, asked=True)
 
 
 def _first(rows: list[int], keys: list[list[Any]], count: int) -> list[int]:

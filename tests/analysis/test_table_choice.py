@@ -1,4 +1,4 @@
-"""`--where`, `--sort` and `--top`: on every table command, in every format, and against brute force."""
+"""`--where`, `--sort`, `--top`, `--columns` and `--pivot` on every table command, in every format, by brute force."""
 
 import csv
 import io
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from commtrace import analyse
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.declaring import InputKind
-from commtrace.analysis.core.row_choice import BadChoice, Condition, RowChoice, SortBy
+from commtrace.analysis.core.pivots import BadChoice
 from commtrace.analysis.core.schema import PlainTable, Schema
+from commtrace.analysis.core.table_choice import Condition, SortBy, TableChoice
 from commtrace.cli import main
 
 RUN = str(Path(__file__).parents[2] / "traces/resnet18-ddp-w2")
@@ -53,7 +54,7 @@ SIGNS = {
 @pytest.mark.slow
 @given(ROWS, st.sampled_from(sorted(SIGNS)), st.integers(-5, 5))
 def test_a_condition_keeps_the_rows_for_which_it_holds_in_their_order(rows, sign, bound) -> None:
-    choice = RowChoice(where=(Condition.parse(f"dur_ns {sign} {bound}"),))
+    choice = TableChoice(where=(Condition.parse(f"dur_ns {sign} {bound}"),))
     choice.check(SCHEMA)
     assert choice.of(SCHEMA.plain(rows)).rows == [row for row in rows if SIGNS[sign](row["dur_ns"], bound)]
 
@@ -61,14 +62,14 @@ def test_a_condition_keeps_the_rows_for_which_it_holds_in_their_order(rows, sign
 @pytest.mark.slow
 @given(ROWS, st.sampled_from(list(SCHEMA.columns)), st.sampled_from(["", ":asc", ":desc"]), st.integers(1, 14))
 def test_sorting_keeps_all_rows_and_puts_unknown_values_last(rows, column, order, top) -> None:
-    choice = RowChoice(sort=(SortBy.parse(f"{column}{order}"),))
+    choice = TableChoice(sort=(SortBy.parse(f"{column}{order}"),))
     table = SCHEMA.plain(rows)
     by = [row[column] for row in choice.of(table).rows]
     known = [value for value in by if value is not None]
     down = order == ":desc" or (not order and column != "name")
     assert known == sorted(known, reverse=down)
     assert by[len(known) :] == [None] * (len(rows) - len(known))
-    first = RowChoice(sort=choice.sort, top=top).of(table).rows
+    first = TableChoice(sort=choice.sort, top=top).of(table).rows
     assert first == choice.of(table).rows[:top]
 
 
@@ -101,12 +102,12 @@ def test_values_are_compared_in_the_units_of_their_column(condition, value, hold
 )  # fmt: skip
 def test_what_cannot_be_compared_is_refused_with_what_there_is(condition, because) -> None:
     with pytest.raises(BadChoice, match=because):
-        RowChoice(where=(Condition.parse(condition),)).check(SCHEMA)
+        TableChoice(where=(Condition.parse(condition),)).check(SCHEMA)
 
 
 def test_the_first_rows_can_be_those_of_each_device() -> None:
     table = PlainTable({"rank": [1, 0, 1, 0, 1]}, {"rank": "int64"})
-    assert RowChoice(top=2).of(table, ["rank"]).columns == {"rank": [1, 0, 1, 0]}
+    assert TableChoice(top=2).of(table, ["rank"]).columns == {"rank": [1, 0, 1, 0]}
 
 
 def output(capsys, *arguments: str) -> str:
@@ -120,7 +121,13 @@ def output(capsys, *arguments: str) -> str:
 )
 def test_every_table_command_takes_them_before_it_reads(capsys, name) -> None:
     command = (CATALOG[name].command or "").replace("FILE", "/nowhere").split()
-    for option, value in (("--where", "nothing_like_it=3"), ("--sort", "nothing_like_it")):
+    first = next(iter(CATALOG[name].schema.columns))
+    for option, value in (
+        ("--where", "nothing_like_it=3"),
+        ("--sort", "nothing_like_it"),
+        ("--columns", f"{first},nothing_like_it"),
+        ("--pivot", f"rows={first},columns=nothing_like_it,values=neither"),
+    ):
         assert main([*command, option, value, "/no/such/run"]) == 2
         error = capsys.readouterr().err
         assert f"Invalid value for {option}: no column nothing_like_it" in error
@@ -165,6 +172,9 @@ def test_moments_stay_those_of_the_whole_table(capsys) -> None:
     assert first in output(capsys, "table", "calls", RUN, "--format", "markdown", "--sort", "call_id", "--top", "1")
 
 
-def test_reports_of_several_tables_ask_for_one(capsys) -> None:
-    assert main(["compare", RUN, RUN, "--where", "rank=3"]) == 2
-    assert "name it by --by" in capsys.readouterr().err
+@pytest.mark.parametrize("choice", [("--where", "rank=3"), ("--columns", "measure")])
+def test_reports_of_several_tables_ask_for_one(capsys, choice) -> None:
+    assert main(["compare", RUN, RUN, *choice]) == 2
+    error = capsys.readouterr().err
+    assert f"Invalid value for {choice[0]}" in error
+    assert "name it by --by" in error
