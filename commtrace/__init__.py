@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .analysis.explanation import explain as explain
     from .analysis.hang.analysis import Hang as Hang
     from .analysis.hang.analysis import find_hang as find_hang
+    from .analysis.lab.analysis import MachineAnalysis as MachineAnalysis
+    from .analysis.lab.analysis import analyse_machine as analyse_machine
     from .analysis.results.analysis import Analysis as Analysis
     from .analysis.results.opening import analyse as analyse
     from .analysis.results.opening import analyse as analyze  # noqa: F401 - `__getattr__` has it too
@@ -53,7 +55,9 @@ _HOMES = {
     "Hang": "analysis.hang.analysis",
     "Run": "analysis.run.run",
     "SweepAnalysis": "analysis.sweeps.analysis",
+    "MachineAnalysis": "analysis.lab.analysis",
     "TrainingAnalysis": "analysis.training.analysis",
+    "analyse_machine": "analysis.lab.analysis",
     "RunTrend": "analysis.comparison.trend",
     "SnapshotAnalysis": "analysis.snapshots.analysis",
     "BatchFits": "analysis.comparison.batches",

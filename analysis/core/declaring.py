@@ -39,6 +39,7 @@ class Topic(str, Enum):
     memory = "Memory"
     foresight = "What if"
     across = "Across runs"
+    machine = "What a machine can do"
     scale = "Many ranks"
 
 
@@ -55,6 +56,7 @@ class InputKind(str, Enum):
     dumps = "DUMPS..."
     snapshots = "SNAPSHOTS..."
     batches = "RUN_A RUN_B..."
+    machine = "MEASURED"
 
 
 _FAR = 1.5
@@ -132,6 +134,8 @@ class TableEntry:
     """Whether its rows rest on what launched each kernel: of graphs, traces of their capture may say it."""
     in_seconds: bool = False
     """Whether its times are those of whole epochs, which people read in seconds."""
+    decimals: int = 1
+    """Of its durations, as people see them."""
     after: str | None = None
     """The table behind which readers of lists find it; by itself, the one declared before it in its module."""
     make: Callable[..., pd.DataFrame] | None = None

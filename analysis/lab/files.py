@@ -1,4 +1,4 @@
-"""Read layers.json and lab.json."""
+"""Read layers.json, capacity.json and lab.json."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 
 from ...contract.lab import LAB_FILE, LabRecord
 from ...contract.reading import OtherVersion, typed
-from ...contract.single import LAYERS_FILE, LayerEntry, LayersFile
+from ...contract.single import CAPACITY_FILE, LAYERS_FILE, CapacityEntry, CapacityFile, LayerEntry, LayersFile
 from ..core.schema import PlainTable, Row
 from ..core.small_files import NotJson, read_json
-from ..core.tables.lab import LAYERS, TIME_RATIOS
+from ..core.tables.lab import CAPACITY, LAYERS, TIME_RATIOS
 from ..errors import DamagedMeasurement, NothingMeasured, UnreadableFile
 
 _SIDES = 2
@@ -47,6 +47,27 @@ def read_layers(folder: Path) -> Layers:
     )
 
 
+@dataclass(frozen=True)
+class Capacity:
+    """A file of `commtrace capacity` as the table CAPACITY."""
+
+    capacity: PlainTable
+    incomplete: str | None
+    """Why the search has not ended; None if it has."""
+
+
+def read_capacity(folder: Path) -> Capacity:
+    """Read capacity.json of a folder. Raises UnreadableFile, DamagedMeasurement, NothingMeasured."""
+    file = _record(folder / CAPACITY_FILE, CapacityFile)
+    if not file.capacities:
+        why = file.reason or "it lists none"
+        raise NothingMeasured(f"{folder}: no stack was found: {why}; run `capacity` again")
+    return Capacity(
+        CAPACITY.plain(map(_capacity_row, file.capacities)),
+        None if file.complete else file.reason or "it was stopped",
+    )
+
+
 def read_lab(folder: Path) -> LabRecord:
     """Read lab.json of a folder. Raises UnreadableFile, DamagedMeasurement, NothingMeasured."""
     lab = _record(folder / LAB_FILE, LabRecord)
@@ -54,6 +75,27 @@ def read_lab(folder: Path) -> LabRecord:
         if Path(name).name != name or name == "..":
             raise DamagedMeasurement(f"{folder / LAB_FILE}: expected names of folders beside it, found {name}")
     return lab
+
+
+def _capacity_row(entry: CapacityEntry) -> Row:
+    known = [peak for peak in entry.peak_bytes if peak is not None]
+    return {
+        "devices": entry.devices,
+        "fits": entry.fits,
+        "split": ", ".join(f"{share.conv}+{share.linear}" for share in entry.shares) or None,
+        "conv_layers": entry.conv,
+        "linear_layers": entry.linear,
+        "step_ns": _rounded(entry.step_mean_ns),
+        "step_spread_ns": _rounded(entry.step_spread_ns),
+        "step_min_ns": entry.step_min_ns,
+        "step_max_ns": entry.step_max_ns,
+        "peak_bytes": max(known, default=None),
+        "note": "; ".join(entry.notes) or None,
+    }
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _row(entry: LayerEntry) -> Row:
@@ -70,7 +112,7 @@ def _row(entry: LayerEntry) -> Row:
         "layer": entry.layer,
         "kind": entry.kind,
         "input": "x".join(map(str, entry.input_shape)),
-        **{name: None if value is None else round(value) for name, value in times.items()},
+        **{name: _rounded(value) for name, value in times.items()},
         "parameters_bytes": entry.parameter_bytes,
         "saved_bytes": entry.saved_bytes,
         "activation_bytes": entry.activation_bytes,

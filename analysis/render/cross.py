@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from ...common.markup import for_markdown
 from ..core.pivots import CrossTable
 from .fitting import GAP, Column, shortened
-from .latex import latex_escaped, latex_line, header_lines, tabular
+from .latex import header_lines, latex_escaped, latex_line, tabular
 from .people import drawn, shown_columns, styled
 from .screen import PAPER, Screen
 

@@ -317,7 +317,8 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
     for column in columns:
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
-        header, text = _seconds(column) if whole else _form(column, values, unit)
+        decimals = entry.decimals if entry is not None else 1
+        header, text = _seconds(column) if whole else _form(column, values, unit, decimals)
         origin = 0
         if column in _POINTS_IN_TIME:
             moments = (values.whole or values).columns[column]
@@ -347,11 +348,11 @@ def _seconds(column: str) -> _Form:
     return f"{column.removesuffix('_ns')} (s)", lambda v: _significant(v / 1e9)
 
 
-def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
+def _form(column: str, values: PlainTable, unit: tuple[str, float], decimals: int) -> _Form:
     if column in _POINTS_IN_TIME:
         return f"{column.removesuffix('_ns')} (ms)", lambda v: _fixed(v / 1e6, 3, "")
     if column.endswith("_ns"):
-        digits = 0 if unit[0] == "ns" else 1
+        digits = 0 if unit[0] == "ns" else decimals
         return f"{column.removesuffix('_ns')} ({unit[0]})", lambda v: _fixed(v / unit[1], digits)
     if column.endswith("_gb_per_s"):
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _significant

@@ -1,4 +1,4 @@
-"""capacity.json, layers.json and gemm.json: what one machine can do. The analysis does not read the first."""
+"""capacity.json, layers.json and gemm.json: what one machine can do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from .limits import FromZero
 from .machine import Device, Machine, Settings, Versions
 from .record import SCHEMA_VERSION, Doc, Needed, People, Record
 
+CAPACITY_FILE = "capacity.json"
 LAYERS_FILE = "layers.json"
 GEMM_FILE = "gemm.json"
 GEMM_TOOL = "commtrace gemm"
@@ -32,26 +33,26 @@ class MeasurementFile(Record):
 class LayerCounts:
     """A stack of layers: convolutions, then linear layers."""
 
-    conv: Annotated[int, People("number of convolutions")]
-    linear: Annotated[int, People("number of linear layers")]
+    conv: Annotated[int, Needed("number of convolutions")]
+    linear: Annotated[int, Needed("number of linear layers")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityEntry:
     """What was found for a number of devices."""
 
-    devices: Annotated[int, People("number of devices")]
-    fits: Annotated[bool, People("whether the stack fits")]
-    shares: Annotated[Sequence[LayerCounts], People("layers of each device; empty if they do not fit")]
-    conv: Annotated[int | None, People("number of convolutions on all devices")]
-    linear: Annotated[int | None, People("number of linear layers on all devices")]
-    notes: Annotated[Sequence[str], People("what is known about larger stacks")]
-    step_mean_ns: Annotated[float | None, People("mean time of a step")]
-    step_spread_ns: Annotated[float | None, People("sample standard deviation of a step's time")]
-    step_min_ns: Annotated[int | None, People("time of the shortest step")]
-    step_max_ns: Annotated[int | None, People("time of the longest step")]
+    devices: Annotated[int, Needed("number of devices")]
+    fits: Annotated[bool, Needed("whether the stack fits")]
+    shares: Annotated[Sequence[LayerCounts], Needed("layers of each device; empty if they do not fit")]
+    conv: Annotated[int | None, Doc("number of convolutions on all devices")]
+    linear: Annotated[int | None, Doc("number of linear layers on all devices")]
+    notes: Annotated[Sequence[str], Doc("what is known about larger stacks")]
+    step_mean_ns: Annotated[float | None, Doc("mean time of a step")]
+    step_spread_ns: Annotated[float | None, Doc("sample standard deviation of a step's time")]
+    step_min_ns: Annotated[int | None, Doc("time of the shortest step")]
+    step_max_ns: Annotated[int | None, Doc("time of the longest step")]
     times_ns: Annotated[Sequence[int], People("time of each step")]
-    peak_bytes: Annotated[Sequence[int | None], People("peak memory of each device; null if not known")]
+    peak_bytes: Annotated[Sequence[int | None], Doc("peak memory of each device; null if not known")]
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class CapacityFile(MeasurementFile):
     layers: Annotated[str, People("the layers that the stack consists of, as torch prints them")]
     peak_is_of: Annotated[str, People("whose memory `peak_bytes` is")]
     assumes: Annotated[str, People("what the search assumes")]
-    complete: Annotated[bool, People("whether the search was completed")] = False
-    reason: Annotated[str | None, People("why it was not")] = None
-    capacities: Annotated[Sequence[CapacityEntry], People("the stacks that were found")] = ()
+    complete: Annotated[bool, Needed("whether the search was completed")] = False
+    reason: Annotated[str | None, Doc("why it was not")] = None
+    capacities: Annotated[Sequence[CapacityEntry], Needed("the stacks that were found")] = ()
     tries: Annotated[Sequence[Try], People("every try, in order")] = ()
 
 

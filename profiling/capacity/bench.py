@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ...contract.rank import STILL_RUNNING
-from ...contract.single import CapacityFile, Try
+from ...contract.single import CAPACITY_FILE, CapacityFile, Try
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
@@ -18,7 +18,7 @@ from ..ranks import process_group as parallel
 from ..workloads.stacks import StackShape
 from . import tries
 from .config import CapacityConfig, GrowName, Share
-from .results import CAPACITY_FILE, Capacity, CapacityResults
+from .results import Capacity, CapacityResults
 from .search import Bounds, largest_fitting
 from .stage import Stage
 

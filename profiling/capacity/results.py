@@ -9,7 +9,6 @@ from ...contract.single import CapacityEntry, CapacityFile, Try
 from ..base.console import text_table as plain_table
 from .config import Share
 
-CAPACITY_FILE = "capacity.json"
 _HEAD = ("devices", "split", "conv", "linear", "step (ms)", "spread (ms)", "min (ms)", "max (ms)", "peak (MB)")
 
 

@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis
+from commtrace import (
+    Analysis,
+    Comparison,
+    CycleAnalysis,
+    Hang,
+    MachineAnalysis,
+    Run,
+    RunTrend,
+    SweepAnalysis,
+    TrainingAnalysis,
+)
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.comparison.batches import BatchFits
 from commtrace.analysis.core import tables
@@ -36,6 +46,7 @@ HOLDERS: dict[InputKind, type] = {
     InputKind.dumps: Hang,
     InputKind.snapshots: SnapshotAnalysis,
     InputKind.batches: BatchFits,
+    InputKind.machine: MachineAnalysis,
 }
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
@@ -44,7 +55,7 @@ WITHIN = {
     "pending",
     "process_groups", "runtime_calls", "step_marks", "step_times", "stream_waits", "summary", "traces",
 }  # fmt: skip
-OF_LAB = {"all_reduce", "layers", "time_ratios"}  # of its page, which no command prints
+OF_LAB = {"all_reduce"}  # of its page, which no command prints
 EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
 
 
@@ -69,7 +80,7 @@ def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
     command: Any = parser_for(words)
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
-    inputs = ["A"] if entry.of is InputKind.cycles else ["A", "B"]
+    inputs = ["A"] if entry.of in (InputKind.cycles, InputKind.machine) else ["A", "B"]
     command.make_context(entry.verb, [*words, *inputs])  # raises where an option or its value is unknown
 
 

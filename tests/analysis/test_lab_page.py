@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from builders import MS, Collective, traces_of
+from machine_builders import NO_GPU, VGG, layer, ratio, write_layers, write_swap
 from report_pages import assert_self_contained
 from sweep_builders import Cell, write_json, write_sweep
 from training_builders import Trained, write_training
@@ -17,56 +18,6 @@ from commtrace.analysis.errors import DamagedMeasurement, NothingMeasured
 from commtrace.analysis.lab.files import read_lab, read_layers
 from commtrace.analysis.report.lab import lab_page, layers_page
 from commtrace.contract.lab import ExperimentName
-
-NO_GPU = "NVML knows NVIDIA GPUs only: not a CUDA device"
-
-
-def layer(name: str, kind: str, parameters: int, kept: int | None, power: float | None = None) -> dict[str, Any]:
-    """An entry of layers.json; one without memory ran out of it."""
-    times = {
-        f"{passes}_{what}_ns": None if kept is None else 2e6
-        for passes in ("forward", "backward")
-        for what in ("mean", "spread")
-    }
-    return {
-        "layer": name, "kind": kind, "input_shape": [8, 3, 32, 32], "parameter_bytes": parameters,
-        "formula_activation_bytes": kept, "saved_bytes": kept, "activation_bytes": kept,
-        "peak_bytes": None if kept is None else 3 * kept + parameters, "power_w": power,
-        "power_reason": None if power else NO_GPU, "reason": "out of memory: 7 GB" if kept is None else None, **times,
-    }  # fmt: skip
-
-
-VGG = [
-    layer("(model)", "VGG", 553_000_000, 6_700_000),
-    layer("features.0", "Conv2d(3, 64, kernel_size=(3, 3))", 7_168, 1_000_000),
-    layer("features.1", "ReLU(inplace=True)", 0, 0),
-    layer("classifier.0", "Linear(in_features=25088, out_features=4096, bias=True)", 411_000_000, 65_536),
-]
-
-
-def write_layers(folder: Path, layers: list[dict[str, Any]], ratios: Any = (), reason: str | None = None) -> Path:
-    content = {
-        "schema_version": 1,
-        "complete": reason is None,
-        "reason": reason,
-        "layers": layers,
-        "ratios": list(ratios),
-    }
-    folder.mkdir(exist_ok=True, parents=True)
-    write_json(folder / "layers.json", content)
-    return folder
-
-
-def ratio(middle: float, low: float | None = None, high: float | None = None) -> list[dict[str, Any]]:
-    return [
-        {"passes": passes, "pairs": 10, "ratio": middle, "low": low, "high": high}
-        for passes in ("forward", "backward", "both")
-    ]
-
-
-def write_swap(folder: Path, *numbers: Any) -> Path:
-    whole = [layer(f"({name})", "VGG", 553_000_000, 6_700_000) for name in ("vgg16", "vgg16-swapped")]
-    return write_layers(folder, whole, ratio(*numbers))
 
 
 def task(folder: str, status: str = "done", reason: str | None = None) -> dict[str, Any]:

@@ -66,6 +66,8 @@ how they are computed.
   `commtrace.find_hang(DUMPS)` has their tables.
 - **SNAPSHOTS** are snapshots of torch's memory allocator, or folders of them; in Python,
   `commtrace.analyse_snapshots(SNAPSHOTS)` has their tables.
+- **MEASURED** is a folder that `commtrace layers` or `commtrace capacity` wrote; in Python,
+  `commtrace.analyse_machine(MEASURED)` has their tables.
 - **RUN_A RUN_B** are runs, or snapshots of runs, with different batches; in Python, `commtrace.fit_batches` takes what
   `analyse` or `analyse_snapshots` gives for each.
 
@@ -165,6 +167,7 @@ def _in_python(entry: TableEntry) -> str:
         "A B C...": "run_trend(A, B, C)",
         "DUMPS...": "find_hang(DUMPS)",
         "SNAPSHOTS...": "analyse_snapshots(SNAPSHOTS)",
+        "MEASURED": "analyse_machine(MEASURED)",
         "RUN_A RUN_B...": "fit_batches(A, B, batches=(32, 64))",
     }[entry.of.value]
     return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")

@@ -13,6 +13,7 @@ from worked_examples import FOLDER, Section, examples, parts, sections, solved
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.tables import communication as schema
 from commtrace.analysis.core.tables.events import EVENT_SORTS
+from commtrace.analysis.core.tables.lab import CAPACITY, LAYERS, TIME_RATIOS
 
 INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.name != "README.md")
@@ -41,6 +42,9 @@ COPIED_IN = {
     "serving_ranks": {"engine"},
     "serving_floors": {"engine"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
+    "layers": set(LAYERS.columns),
+    "time_ratios": set(TIME_RATIOS.columns),
+    "capacity": set(CAPACITY.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }
 _WEIGHTED = {"blocks_per_sm", "occupancy_frac"}

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis, cli
+from commtrace import (
+    Analysis,
+    Comparison,
+    CycleAnalysis,
+    Hang,
+    MachineAnalysis,
+    Run,
+    RunTrend,
+    SweepAnalysis,
+    TrainingAnalysis,
+    cli,
+)
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.comparison.batches import BatchFits
 from commtrace.analysis.core.schema import Schema
@@ -44,6 +55,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
         return
     if f"commtrace.analyse_training(RUNS).{table.name}`" in PAGE:
         assert hasattr(TrainingAnalysis, table.name)
+        return
+    if f"`commtrace.analyse_machine(MEASURED).{table.name}`" in PAGE:
+        assert hasattr(MachineAnalysis, table.name)
         return
     if f"`commtrace.compare(A, B).{table.name}`" in PAGE:
         assert hasattr(Comparison, table.name)

@@ -1,4 +1,4 @@
-"""The tables that `commtrace layers` prints, as its file has them. Conventions: `communication.py`."""
+"""Tables of `commtrace layers` and `capacity`, as their files have them. Conventions: `communication.py`."""
 
 from __future__ import annotations
 
@@ -35,4 +35,18 @@ TIME_RATIOS = Schema("time_ratios", "pass", {
     "low_ratio": ("Float64", "lower end of its 95 % interval; NA with fewer than 6 pairs"),
     "high_ratio": ("Float64", "upper end"),
     "pairs": ("int64", "a pass of each model, one right after the other"),
+})  # fmt: skip
+
+CAPACITY = Schema("capacity", "number of devices", {
+    "devices": ("int64", "devices over which the stack is split"),
+    "fits": ("bool", "whether it fits"),
+    "split": ("string", "convolutions + linear layers of each device"),
+    "conv_layers": ("Int64", "convolutions of all devices together"),
+    "linear_layers": ("Int64", "linear layers of all devices together"),
+    "step_ns": ("Int64", "mean time of a step, forward and backward"),
+    "step_spread_ns": ("Int64", "sample standard deviation of that time"),
+    "step_min_ns": ("Int64", "time of the shortest step"),
+    "step_max_ns": ("Int64", "time of the longest step"),
+    "peak_bytes": ("Int64", "most memory of a device, or on CPU of a process"),
+    "note": ("string", "what is known of larger stacks"),
 })  # fmt: skip
