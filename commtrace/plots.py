@@ -6,8 +6,8 @@
     commtrace.plots.step(result, 7).save("step.svg")
 
 Each takes what `commtrace.analyse` returns, `speedup`, `epoch_time` and `subtraction` what `analyse_sweep` does,
-`before_and_after` what `compare` does, `runs` what `run_trend` does, and `loss` and `accuracy` what `analyse_training`
-does.
+`before_and_after` what `compare` does, `runs` what `run_trend` does, `loss` and `accuracy` what `analyse_training`
+does, `layers` and `capacity` what `analyse_machine` does. PNG needs resvg-py, the extra `figures`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import Analysis, Comparison, RunTrend, SweepAnalysis, TrainingAnalysis
+    from . import Analysis, Comparison, MachineAnalysis, RunTrend, SweepAnalysis, TrainingAnalysis
     from .analysis.render.plots.figure import Figure
 
 __all__ = [
     "accuracy",
     "bandwidth",
     "before_and_after",
+    "capacity",
     "causes",
     "clocks",
     "epoch_time",
     "heatmap",
     "kernels",
+    "layers",
     "loss",
     "runs",
     "speedup",
@@ -157,3 +159,17 @@ def accuracy(training: TrainingAnalysis) -> Figure:
     from .analysis.render.plots.lines import accuracy_by_epoch
 
     return accuracy_by_epoch(training.training_epochs)
+
+
+def layers(machine: MachineAnalysis) -> Figure:
+    """Memory and power of every layer."""
+    from .analysis.render.plots.layers import memory_and_power
+
+    return memory_and_power(machine.layers)
+
+
+def capacity(machine: MachineAnalysis) -> Figure:
+    """How many layers devices can train, and where they are."""
+    from .analysis.render.plots.capacity import layers_by_devices
+
+    return layers_by_devices(machine.capacity)

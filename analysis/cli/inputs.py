@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     PathOrUrl = str  # typer makes a Path of whatever is called one, even of what a parser gives
 
-_READ, _WRITTEN = ("runs", "against", "ceiling", "peak"), ("output", "plot")
+_READ, _WRITTEN = ("runs", "against", "ceiling", "peak"), ("output", "plot", "figure")
 _HERE = (*_WRITTEN, "cache", "out", "scenario", "state", "tensorboard")
 """Options that name a file or folder of this machine."""
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.:-]+:/")
@@ -48,10 +48,11 @@ class SparingInputs(TyperCommand):
         given = [ctx.params.get(name) for name in _READ]
         paths = [path for value in given for path in (value if isinstance(value, list | tuple) else [value]) if path]
         for name in _WRITTEN:
-            output = ctx.params.get(name)
-            if output is not None and (read := _same_file(path_named(output), list(map(path_named, paths)))):
-                message = f"{output}: is {read}, which is read; name another file"
-                raise typer.BadParameter(message, param_hint=f"--{name}")
+            value = ctx.params.get(name)
+            for output in value if isinstance(value, list | tuple) else [value]:
+                if output is not None and (read := _same_file(path_named(output), list(map(path_named, paths)))):
+                    message = f"{output}: is {read}, which is read; name another file"
+                    raise typer.BadParameter(message, param_hint=f"--{name}")
         return super().invoke(ctx)
 
 

@@ -15,9 +15,10 @@ from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain
 from ..core.tables.lab import ALL_REDUCE, LAYERS, TIME_RATIOS
 from ..errors import AnalysisError
-from ..lab.files import Layers, read_lab, read_layers
+from ..lab.files import Capacity, Layers, read_lab, read_layers
 from ..render.plots import layers as layer_plots
 from ..render.plots import lines, paired
+from ..render.plots.capacity import layers_by_devices
 from ..render.plots.points import bandwidth_by_size
 from ..sweeps.analysis import analyse_sweep
 from ..training.analysis import analyse_training
@@ -71,6 +72,18 @@ def layers_page(name: str, layers: Layers) -> ReportPage:
     found = _ratio(layers) if len(layers.ratios) else _layers_of([(name, layers)])
     section = Section("layers", "Time, memory and power", "", found.figures, found.tables, words=found.words)
     return page(Head(name, "report on layers", found.said, []), [section])
+
+
+def capacity_page(name: str, capacity: Capacity) -> ReportPage:
+    """The page on a folder of `commtrace capacity`."""
+    largest = max((row for row in capacity.capacity.rows if row["fits"]), key=lambda row: row["devices"], default=None)
+    said = "no stack fits"
+    if largest is not None:
+        said = f"{largest['split']} layers fit on {counted(largest['devices'], 'device')}"
+    words = [] if capacity.incomplete is None else [f"not all was tried: {printable(capacity.incomplete)}"]
+    tables = [block("capacity", capacity.capacity, shown=True)]
+    section = Section("capacity", "Capacity", "", [layers_by_devices(capacity.capacity)], tables, words=words)
+    return page(Head(name, "report on capacity", said, []), [section])
 
 
 def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
@@ -246,8 +259,8 @@ def _layers_of(named: list[tuple[str, Layers]]) -> Answered:
         else:
             answer += f". Power is NA ({(known[0]['note'] or 'it was not measured').removeprefix('power: ')})."
     figures = [
-        layer_plots.memory_and_power(layers.layers, f"layers-{number}", name)
-        for number, (name, layers) in enumerate(named)
+        layer_plots.memory_and_power(layers.layers, "layers" if len(named) == 1 else f"layers-{number}", name)
+        for number, (name, layers) in enumerate(named, 1)
     ]
     tables = [block_of(LAYERS, layers.layers, f"Table: layers of {name}") for name, layers in named]
     words = [f"{name} is not complete: {layers.incomplete}" for name, layers in named if layers.incomplete]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    from ..render.plots.figure import Figure
+
 _LONGEST_HINT = 10_000
 _IN_BACKTICKS = re.compile(r"`([^`]*)`")
 
@@ -39,6 +41,8 @@ class ReportPage:
 
     title: str
     html: str
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """What it shows, by name."""
 
     def __repr__(self) -> str:
         return f"<Report on {self.title}: {len(self.html):,} characters; save(path) writes it>"
@@ -109,7 +113,8 @@ def page(
             script=_script(),
         )
     )
-    return ReportPage(head.title, encodable(html))
+    figures = {figure.name: figure for section in sections for figure in section.figures}
+    return ReportPage(head.title, encodable(html), figures)
 
 
 def first_page(first: FirstView) -> ReportPage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +13,11 @@ from ...core.escaping import printable
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import print_message, write_out
+from ..output import print_message, write_out, write_parts
 from ..reading_options import CeilingFile, Peaks, analysis_of, analysis_to_show, finish, reads_traces
 
 if TYPE_CHECKING:
+    from ...render.plots.figure import Figure
     from ...report.page import ReportPage
     from ...results.analysis import Analysis
 
@@ -23,7 +26,7 @@ Reported = Annotated[
     typer.Argument(
         metavar="RUN...",
         parser=path_named,
-        help="A run, a sweep, trainings, layers or a lab; with --against, captures of A.",
+        help="A run, a sweep, trainings, layers, capacity or a lab; with --against, captures of A.",
     ),
 ]
 AfterRuns = Annotated[
@@ -53,7 +56,64 @@ ScalarsBeside = Annotated[
         show_default=False,
     ),
 ]
-_NO_RUN = _SWEEP, _TRAINING, _LAYERS, _LAB = "sweep.json", "training.json", "layers.json", "lab.json"
+FigureFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--figure",
+        metavar="NAME.svg|NAME.png|list",
+        help="Write this figure of the page to a file by itself, instead of the page: heatmap.svg, or speedup.png of a "
+        "sweep; `list` prints the names that there are. Repeatable.",
+        show_default=False,
+    ),
+]
+_NO_RUN = _SWEEP, _TRAINING, _LAYERS, _LAB, _CAPACITY = (
+    "sweep.json", "training.json", "layers.json", "lab.json", "capacity.json",
+)  # fmt: skip
+_LIST, _STEP = Path("list"), "step"
+_PICTURES = (".svg", ".png")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What to write: figures of the page by themselves, and the page, unless only figures are asked for."""
+
+    page: Path | None
+    figures: Sequence[Path]
+
+    def check(self) -> None:
+        """Raise BadParameter or MissingLibrary where no figure can be written so, before anything is read."""
+        suffixes = {file: file.suffix.lower() for file in self.figures if file != _LIST}
+        for file, suffix in suffixes.items():
+            if suffix not in _PICTURES:
+                message = f"{file}: expected a name that ends with .svg or .png, such as {file.stem}.svg"
+                raise typer.BadParameter(message, param_hint="--figure")
+        if ".png" in suffixes.values():
+            from ...render.plots.figure import check_png
+
+            check_png()
+
+    def write(self, report: ReportPage, step: Callable[[], Figure] | None = None) -> None:
+        """Write all, and print the path of a page that has none given; `step` draws a step of a run.
+
+        Raises UnreadableFile, BadParameter, NothingMeasured.
+        """
+        titles = {name: figure.title for name, figure in report.figures.items()}
+        if step is not None:
+            titles[_STEP] = "One step on all ranks, on one clock"
+        if _LIST in self.figures:
+            wide = max(map(len, titles), default=0)
+            write_out("".join(f"{name:<{wide}}  {title}\n" for name, title in titles.items()), None)
+        for file in self.figures:
+            if file == _LIST:
+                continue
+            if file.stem not in titles:
+                known = ", ".join(titles) or "none"
+                message = f"{printable(report.title)} has no figure {printable(file.stem)}; it has {known}"
+                raise typer.BadParameter(message, param_hint="--figure")
+            figure = step() if step is not None and file.stem == _STEP else report.figures[file.stem]
+            write_parts([figure.content(file.suffix.lower())], file)
+        if not self.figures or self.page is not None:
+            _write_page(report, self.page)
 
 
 @reads_traces
@@ -61,6 +121,7 @@ def report_command(
     runs: Reported,
     against: AfterRuns = None,
     output: ReportFile = None,
+    figure: FigureFiles = None,
     step: DrawnStep = None,
     scalars: ScalarsBeside = None,
     ceiling: CeilingFile = None,
@@ -72,7 +133,7 @@ def report_command(
 
     For a run it shows what to try, heat maps of ranks and steps, where the time went, the critical path, bandwidth, one
     step on all ranks, and who waits for whom; for a sweep scaling; for trainings loss and accuracy; for `layers` memory
-    and power; for a lab all its experiments; and with --against both sides of a comparison.
+    and power; for `capacity` how many layers fit; for a lab all its experiments; with --against both sides.
 
     \b
     Examples:
@@ -80,26 +141,34 @@ def report_command(
       commtrace report traces/my-run --step 7 --output report.html
       commtrace report traces/before --against traces/after
       commtrace report traces/my-sweep
+      commtrace report traces/my-sweep --figure speedup.svg
+      commtrace report traces/my-run --figure list
     """
     if scalars is not None and (against or any(_are(runs, name) for name in _NO_RUN)):
         raise typer.BadParameter("is for a run only", param_hint="--scalars")
+    files = _Files(output, figure or [])
+    files.check()
     if against:
-        _compared(runs, against, output, reading)
+        _compared(runs, against, files, reading)
     elif _are(runs, _SWEEP):
-        _of_sweep(runs, output, reading)
+        _of_sweep(runs, files, reading)
     elif _are(runs, _LAB):
-        _of_lab(_only(runs, "lab"), output)
+        _of_lab(_only(runs, "lab"), files)
     elif _are(runs, _LAYERS):
-        _of_layers(_only(runs, "folder of `layers`"), output)
+        _of_layers(_only(runs, "folder of `layers`"), files)
+    elif _are(runs, _CAPACITY):
+        _of_capacity(_only(runs, "folder of `capacity`"), files)
     elif _are(runs, _TRAINING):
-        _of_trainings(runs, output)
+        _of_trainings(runs, files)
     else:
         analysis = analysis_to_show(runs, reading, ceiling, peak)
         if scalars is not None:
             from ...show.scalars import run_scalars
 
             write_out(run_scalars(analysis).as_json(), scalars)
-        _written(analysis.report(step=step), output)
+        from ...report.run_report import step_figure
+
+        files.write(analysis.report(step=step), lambda: step_figure(analysis, step))
         _end(analysis)
 
 
@@ -109,7 +178,9 @@ def _are(paths: list[Path], name: str) -> bool:
 
 
 def _holds(path: Path, name: str) -> bool:
-    """Whether the folder, or a folder in it, has such a file; a sweep has it itself."""
+    """Whether the folder, or a folder in it, has such a file; a sweep has it itself, or is a CSV of timings."""
+    if name == _SWEEP and path.suffix.lower() == ".csv":
+        return True
     return (path / name).is_file() or (name == _TRAINING and any(path.glob(f"*/{name}")))
 
 
@@ -117,7 +188,7 @@ def _has_traces(path: Path) -> bool:
     return any(path.glob("*.pt.trace.*"))
 
 
-def _compared(runs: list[Path], against: list[Path], output: Path | None, reading: ReadOptions) -> None:
+def _compared(runs: list[Path], against: list[Path], files: _Files, reading: ReadOptions) -> None:
     from dataclasses import replace
 
     sides = [[analysis_of([path], replace(reading), details=True) for path in side] for side in (runs, against)]
@@ -125,7 +196,7 @@ def _compared(runs: list[Path], against: list[Path], output: Path | None, readin
     from ...report.across import comparison_page
 
     name = f"{sides[0][0].run.name} and {sides[1][0].run.name}"
-    _written(comparison_page(name, Comparison(tuple(sides[0]), tuple(sides[1]))), output)
+    files.write(comparison_page(name, Comparison(tuple(sides[0]), tuple(sides[1]))))
     for analysis in (*sides[0], *sides[1]):
         _end(analysis)
 
@@ -137,7 +208,7 @@ def _end(analysis: Analysis) -> None:
     finish(analysis)
 
 
-def _of_sweep(runs: list[Path], output: Path | None, reading: ReadOptions) -> None:
+def _of_sweep(runs: list[Path], files: _Files, reading: ReadOptions) -> None:
     from ...report.across import sweep_page
     from ...sweeps.analysis import sweep_analysis_of
     from ..output import progress
@@ -146,15 +217,15 @@ def _of_sweep(runs: list[Path], output: Path | None, reading: ReadOptions) -> No
     with progress() as shown:
         analysis = sweep_analysis_of(runs, reading, shown)
         written = sweep_page(runs[0].resolve().name, analysis)
-    _written(written, output)
+    files.write(written)
     finish_sweep(analysis)
 
 
-def _of_trainings(runs: list[Path], output: Path | None) -> None:
+def _of_trainings(runs: list[Path], files: _Files) -> None:
     from ...report.across import training_page
     from ...training.analysis import analyse_training
 
-    _written(training_page(runs[0].resolve().name, analyse_training(*runs)), output)
+    files.write(training_page(runs[0].resolve().name, analyse_training(*runs)))
 
 
 def _only(paths: list[Path], what: str) -> Path:
@@ -164,20 +235,27 @@ def _only(paths: list[Path], what: str) -> Path:
     return paths[0]
 
 
-def _of_lab(folder: Path, output: Path | None) -> None:
+def _of_lab(folder: Path, files: _Files) -> None:
     from ...report.lab import lab_page
 
-    _written(lab_page(folder), output)
+    files.write(lab_page(folder))
 
 
-def _of_layers(folder: Path, output: Path | None) -> None:
+def _of_layers(folder: Path, files: _Files) -> None:
     from ...lab.files import read_layers
     from ...report.lab import layers_page
 
-    _written(layers_page(folder.resolve().name, read_layers(folder)), output)
+    files.write(layers_page(folder.resolve().name, read_layers(folder)))
 
 
-def _written(report: ReportPage, output: Path | None) -> None:
+def _of_capacity(folder: Path, files: _Files) -> None:
+    from ...lab.files import read_capacity
+    from ...report.lab import capacity_page
+
+    files.write(capacity_page(folder.resolve().name, read_capacity(folder)))
+
+
+def _write_page(report: ReportPage, output: Path | None) -> None:
     """Write the page and print its path. Raises UnreadableFile."""
     target = output or Path(f"{printable(report.title).replace('/', '_')}.html")
     write_out(report.html, target)

@@ -48,6 +48,12 @@ _FRAME = {
 }
 
 
+_COLOURED = (*_KINDS, *(f"s{number}" for number in range(SERIES)))
+_SHARES = (5, *(12 + round(78 * number / (LEVELS - 1)) for number in range(1, LEVELS)))
+"""Amounts: so much of the colour of what is measured, over the ground, in percent."""
+PAPER_FONTS = "Helvetica,Arial,'DejaVu Sans','Liberation Sans',sans-serif"
+
+
 def level(value: float | None, largest: float) -> int | None:
     """The step of the scale for a value between 0 and `largest`; None for None."""
     if value is None:
@@ -71,13 +77,28 @@ def stylesheet() -> str:
         ".ct .frame{fill:none;stroke:var(--wait);stroke-width:2}",
         ".ct .band{fill:var(--ink);opacity:.14}",
     ]
-    coloured = (*_KINDS, *(f"s{number}" for number in range(SERIES)))
-    rules += [f".ct .f-{name}{{fill:var(--{name})}}.ct .l-{name}{{stroke:var(--{name})}}" for name in coloured]
+    rules += [f".ct .f-{name}{{fill:var(--{name})}}.ct .l-{name}{{stroke:var(--{name})}}" for name in _COLOURED]
     rules += [f".ct .b-{name}{{background:var(--{name})}}" for name in _KINDS]
-    # Amounts: the colour of what is measured, over the ground.
-    shares = [5, *(12 + round(78 * number / (LEVELS - 1)) for number in range(1, LEVELS))]
-    for number, share in enumerate(shares):
+    for number, share in enumerate(_SHARES):
         mixed = f"color-mix(in srgb,var(--hue,var(--wait)) {share}%,transparent)"
         rules.append(f".ct .h{number}{{fill:{mixed};background:{mixed}}}")
     rules += [f".ct .of-{name}{{--hue:var(--{name})}}" for name in _KINDS]
+    return "".join(rules)
+
+
+def paper_stylesheet() -> str:
+    """CSS of a picture by itself: light colours, and neither variables nor mixes, which few programs draw."""
+    light = {name: pair[0] for name, pair in (_FRAME | _KINDS).items()}
+    light |= {f"s{number}": pair[0] for number, pair in enumerate(_LINES)}
+    rules = [
+        f"text{{font-family:{PAPER_FONTS};font-size:12px;fill:{light['ink']}}}",
+        f".faint{{fill:{light['faint']}}}.end{{text-anchor:end}}.mid{{text-anchor:middle}}",
+        f".grid{{stroke:{light['grid']};fill:none}}.axis{{stroke:{light['faint']};fill:none}}",
+        f".line{{fill:none;stroke-width:1.8}}.thin{{fill:none;stroke:{light['ink']};stroke-width:1}}",
+        f".frame{{fill:none;stroke:{light['wait']};stroke-width:2}}.band{{fill:{light['ink']};opacity:.14}}",
+        *(f".f-{name}{{fill:{light[name]}}}.l-{name}{{stroke:{light[name]}}}" for name in _COLOURED),
+    ]
+    for number, share in enumerate(_SHARES):
+        rules.append(f".h{number}{{fill:{light['wait']};fill-opacity:{share / 100:g}}}")
+        rules += [f".of-{kind} .h{number},.h{number}.of-{kind}{{fill:{light[kind]}}}" for kind in _KINDS]
     return "".join(rules)
