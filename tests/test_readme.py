@@ -57,6 +57,10 @@ NOT_HERE = (
     "/night-*",
     "/lab",
     "/my-layers",
+    "/my-capacity",
+    "/my-swap",
+    "/my-gpu-run",
+    "epoch-time.svg traces/my-sweep",  # the sweep of these tests has one batch size
     "commtrace trigger ",
     "--trigger-above",
     "--prometheus",
@@ -132,6 +136,7 @@ def give_example(folder: Path) -> None:
     (folder / "traces").mkdir()
     for name, run in EXAMPLES.items():
         shutil.copytree(ROOT / "traces" / run, folder / "traces" / name)
+    shutil.copytree(ROOT / "examples/reports", folder / "examples/reports")
 
 
 def test_every_command_is_tested_below() -> None:
@@ -189,8 +194,11 @@ def test_a_wrong_command_is_seen() -> None:
 
 
 @pytest.mark.slow_cases(
+    "commtrace report --figure bandwidth.svg traces/resnet18-ddp-w2",
     "commtrace report --step 4 --output step-4.html traces/resnet18-ddp-w2",
     "commtrace report traces/mine",
+    "commtrace report traces/resnet18-ddp-w2 --figure list",
+    "commtrace report traces/resnet18-ddp-w2 --figure time.svg --figure bandwidth.svg",
     "commtrace table verdicts traces/resnet18-ddp-w2",
     "commtrace timeline --bundle --output my-run.tar traces/my-run",
     "commtrace timeline traces/my-run",
@@ -212,7 +220,7 @@ def test_commands_that_measure_are_called_or_parsed(
         parse(parser_for(arguments), arguments)
     else:
         assert analysis_main(arguments) in _codes(command)
-        output = re.search(r"--output (\S+)", command)
+        output = re.search(r"--(?:output|figure) (\S+\.\w+)", command)
         assert Path(output[1]).stat().st_size if output else capsys.readouterr().out
 
 
@@ -266,7 +274,7 @@ def test_commands_that_measure_what_others_captured(
     _check_libraries(command)
     monkeypatch.chdir(captured)
     assert analysis_main(_words(command, captured)[1:]) in _codes(command)
-    output = re.search(r"--(?:output|plot) (\S+)", command)
+    output = re.search(r"--(?:output|plot|figure) (\S+\.\w+)", command)
     assert Path(output[1]).stat().st_size if output else capsys.readouterr().out
 
 
