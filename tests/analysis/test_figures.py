@@ -100,6 +100,16 @@ def test_the_figures_of_a_run_and_one_step(capsys, tmp_path):
     assert root.find(f".//{SVG}svg").get("class") == "zoom"  # its own coordinates are kept
 
 
+def test_trainings_with_traces_are_compared_and_one_of_them_is_a_run(capsys, tmp_path):
+    trainings = [write_training(tmp_path / f"batch-{batch}", Trained(batch=batch)) for batch in (32, 512)]
+    for run in trainings:
+        for trace in traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)]):
+            trace.write(run)
+    several = ran(capsys, "report", *trainings, "--figure", "list").out
+    assert [line.split()[0] for line in several.splitlines()] == ["loss", "accuracy"]
+    assert "step " in ran(capsys, "report", trainings[0], "--figure", "list").out
+
+
 def test_capacity_draws_what_each_device_holds(capsys, measured, tmp_path):
     """61 + 62 on one GPU, 84 + 0 and 54 + 62 on two: bars as long as the layers are many."""
     ran(capsys, "report", measured["capacity"], "--figure", tmp_path / "capacity.svg")

@@ -173,8 +173,12 @@ def report_command(
 
 
 def _are(paths: list[Path], name: str) -> bool:
-    """Whether all are sweeps, trainings and so on, by the name of the file that says so; a training without traces."""
-    return all(_holds(path, name) and not (name == _TRAINING and _has_traces(path)) for path in paths)
+    """Whether all are sweeps, trainings and so on, by the name of the file that says so.
+
+    One training with traces is a run. Of several folders each has its own, so they cannot be parts of one run.
+    """
+    is_run = name == _TRAINING and len(paths) == 1 and _has_traces(paths[0])
+    return all(_holds(path, name) for path in paths) and not is_run
 
 
 def _holds(path: Path, name: str) -> bool:
