@@ -58,9 +58,10 @@ class Pivot:
         return (*self.keys, *self.values)
 
     def of(self, table: PlainTable, sorted_by: Collection[str] = ()) -> CrossTable:
-        """The cross table, its rows and columns ascending, but in the order of the table if that is `sorted_by` them.
+        """The cross table: numbers ascend down and across, texts come in the order of the table.
 
-        Raises BadChoice if several rows would share a cell.
+        A side with a column that the table is `sorted_by` comes in the order of the table. Raises BadChoice if several
+        rows would share a cell.
         """
         sides = [list(zip(*(table.columns[name] for name in side), strict=True)) for side in (self.rows, self.columns)]
         cells: dict[tuple[Any, Any], int] = {}
@@ -70,7 +71,9 @@ class Pivot:
                 raise BadChoice(self._several(table, same))
             cells[place] = number
         down, across = (
-            list(dict.fromkeys(side)) if {*sorted_by} & {*names} else sorted(dict.fromkeys(side), key=_ascending)
+            list(dict.fromkeys(side))
+            if {*sorted_by} & {*names}
+            else _ascending(side, [table.is_number(n) for n in names])
             for side, names in zip(sides, (self.rows, self.columns), strict=True)
         )
         numbers = [[cells.get((row, column)) for column in across] for row in down]
@@ -154,9 +157,17 @@ class CrossTable:
         ]
 
 
-def _ascending(keys: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
-    """A sort key for values of columns: NA last."""
-    return tuple((value is None, 0 if value is None else value) for value in keys)
+def _ascending(side: Sequence[tuple[Any, ...]], are_numbers: Sequence[bool]) -> list[tuple[Any, ...]]:
+    """Each combination of values once: numbers ascending, NA last, and texts as they come, which has its reason."""
+    firsts = [{value: place for place, value in reversed([*enumerate(values)])} for values in zip(*side, strict=True)]
+
+    def order(keys: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+        return [
+            (is_number and value is None, (value or 0) if is_number else first[value])
+            for value, is_number, first in zip(keys, are_numbers, firsts, strict=True)
+        ]
+
+    return sorted(dict.fromkeys(side), key=order)
 
 
 def _is_measure(table: PlainTable, column: str) -> bool:

@@ -170,19 +170,21 @@ def test_what_else_may_tell_rows_of_a_cell_apart(rows, because):
         cross("rows=side,columns=top,values=dur_ns", rows)
 
 
-def test_rows_and_columns_ascend_unless_they_are_sorted():
+def test_numbers_ascend_and_texts_keep_their_order_unless_they_are_sorted():
     rows = [{"side": side, "top": top, "dur_ns": 1} for top in (10, None, 9) for side in ("b", "a")]
     pivot = "rows=side,columns=top,values=dur_ns"
     assert cross(pivot, rows).across == [(9,), (10,), (None,)]
-    assert cross(pivot, rows).down == [("a",), ("b",)]
+    assert cross(pivot, rows).down == [("b",), ("a",)]
+    both = cross("rows=side,top,columns=size_bytes,values=dur_ns", rows).down
+    assert both == [("b", 9), ("b", 10), ("b", None), ("a", 9), ("a", 10), ("a", None)]
     assert cross(pivot, rows, sort=(SortBy("top", descending=True),)).across == [(10,), (9,), (None,)]
-    assert cross(pivot, rows, sort=(SortBy("side", descending=True),), top=1).down == [("b",)]
+    assert cross(pivot, rows, sort=(SortBy("side"),), top=1).down == [("a",)]
 
 
 def test_names_cannot_be_formulas_or_markup():
     rows = [{"side": "a", "top": 1, "note": "|x|"}, {"side": "=1;=2", "top": 1, "note": "<b>"}]
     table = cross("rows=top,columns=side,values=note", rows)
-    assert CROSS_FORMATS["csv"]("things", table).splitlines()[0] == "top,side==1;'=2/note,side=a/note"
+    assert CROSS_FORMATS["csv"]("things", table).splitlines()[0] == "top,side=a/note,side==1;'=2/note"
     assert "\\|x\\|" in CROSS_FORMATS["markdown"]("things", table)
     assert "<b>" not in CROSS_FORMATS["markdown"]("things", table)
 

@@ -116,6 +116,12 @@ def test_what_was_not_measured_is_na_with_its_reason(tmp_path) -> None:
     assert "3 of 7 experiments measured" in html
 
 
+def test_every_picture_has_a_name_of_its_own(lab) -> None:
+    page = lab_page(lab)
+    assert {"speedup", "epoch-time", "subtraction", "bandwidth", "loss", "layers"} < {*page.figures}
+    assert page.html.count('<svg role="img"') == len(page.figures)
+
+
 def test_a_damaged_file_spoils_one_experiment(lab) -> None:
     (lab / "layers-vgg16" / "layers.json").write_text("{")
     html = lab_page(lab).html

@@ -44,10 +44,10 @@ how they are computed.
   from the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
 - **Columns** are chosen with `--columns A,B,C`, in this order and in every format, also those that people do not see
   otherwise. `--pivot rows=A,columns=B,values=C,D` makes a [cross table](reports.md), as reports have it: a row for each
-  A, columns for each B, and C and D in its cells. Each side may have several columns. Sides ascend, unless `--sort`
-  names one of their columns; `--top` counts rows of the cross table. A cell without a row is NA; several rows for one
-  cell are an error that names the column that tells them apart. CSV has a column `B=32/C` for each value, JSON has
-  `cells` in each row, LaTeX and Markdown have a header over headers.
+  A, columns for each B, and C and D in its cells. Each side may have several columns. Numbers ascend and texts keep
+  their order, unless `--sort` names a column of that side; `--top` counts rows of the cross table. A cell without a row
+  is NA; several rows for one cell are an error that names the column that tells them apart. CSV has a column `B=32/C`
+  for each value, JSON has `cells` in each row, LaTeX and Markdown have a header over headers.
 - **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. With
   `details=False` a run is read faster, but without operators, so without those tables of which they are the rows, and
   without what a change would gain. `commtrace.analyse_sweep(SWEEP)` has the
