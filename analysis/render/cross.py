@@ -53,6 +53,8 @@ class _Cross:
     @property
     def levels(self) -> list[list[tuple[str, int]]]:
         """Lines of labels above the lowest headers, each with the number of columns it spans; keys have none."""
+        if not self.cells:
+            return []
         lines = [[(self.title, len(self.cells))]]
         for level in range(1, self.upper + 1):
             of_cells = groupby(self.cells, key=lambda column, level=level: column.labels[:level])  # type: ignore[misc]
@@ -174,12 +176,12 @@ def cross_as_markdown(name: str, table: CrossTable) -> str:
     """A GitHub-flavoured table. It has one line of headers, so the others are rows of bold text."""
     cross = _cross_of(name, table)
     blank = [""] * len(cross.keys)
-    levels = [[*blank, *map(for_markdown, _spread(line))] for line in cross.levels]
-    bold = [*levels[1:], [for_markdown(_words(header)) for header in cross.lowest]]
+    head = [[*blank, *map(for_markdown, _spread(line))] for line in cross.levels]
+    head.append([for_markdown(_words(header)) for header in cross.lowest])
     lines = [
-        _markdown_line(levels[0]),
+        _markdown_line(head[0]),
         "|" + "|".join("---:" if column.is_number else "---" for column in cross.columns) + "|",
-        *(_markdown_line(f"**{text}**" if text else "" for text in line) for line in bold),
+        *(_markdown_line(f"**{text}**" if text else "" for text in line) for line in head[1:]),
         *(_markdown_line(map(for_markdown, row)) for row in _rows(cross)),
     ]
     return "\n".join(lines) + "\n"

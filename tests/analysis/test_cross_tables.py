@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.pivots import BadChoice, Pivot
@@ -98,6 +98,13 @@ def test_the_table_of_a_report_as_latex(capsys, timings):
     assert r" & \multicolumn{2}{c}{32} & \multicolumn{2}{c}{128} & \multicolumn{2}{c}{512} \\" in lines
     assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}\cmidrule(lr){6-7}" in lines
     assert r"4 & 24.85 & 2.59 & 9.29 & 3.60 & -- & -- \\" in lines
+    spans = [
+        sum(int((re.match(r" ?\\multicolumn\{(\d)\}", cell) or [0, 1])[1]) for cell in line.split("&"))
+        for line in lines
+        if line.endswith(" \\\\")
+    ]
+    assert set(spans) == {7}  # as many as \begin{tabular} declares
+    assert "\\begin{tabular}{rrrrrrr}" in lines
 
 
 def test_programs_get_numbers_in_full(capsys, timings):
@@ -181,6 +188,16 @@ def test_numbers_ascend_and_texts_keep_their_order_unless_they_are_sorted():
     assert cross(pivot, rows, sort=(SortBy("side"),), top=1).down == [("a",)]
 
 
+@pytest.mark.parametrize(
+    ("output_format", "text"),
+    [("table", ""), ("csv", "side\n"), ("markdown", "| side |\n|---|\n"),
+     ("latex", "\\begin{tabular}{l}\n\\toprule\nside \\\\\n\\midrule\n\\bottomrule\n\\end{tabular}\n")],
+)  # fmt: skip
+def test_without_rows_there_is_a_header(output_format, text):
+    made = CROSS_FORMATS[output_format]("things", cross("rows=side,columns=top,values=dur_ns", []))
+    assert made.removeprefix("% needs \\usepackage{booktabs}\n") == text
+
+
 def test_names_cannot_be_formulas_or_markup():
     rows = [{"side": "a", "top": 1, "note": "|x|"}, {"side": "=1;=2", "top": 1, "note": "<b>"}]
     table = cross("rows=top,columns=side,values=note", rows)
@@ -197,6 +214,7 @@ CELLS = st.dictionaries(
 )
 
 
+@settings(max_examples=40)
 @given(CELLS, st.integers(40, 200))
 def test_every_cell_is_shown_once_on_any_screen(cells, width):
     rows = [{"side": s, "top": t, "size_bytes": v, "note": n} for (s, t), (v, n) in cells.items()]

@@ -86,6 +86,7 @@ def test_axes_have_their_units(capsys, measured, tmp_path):
     assert {"samples per worker and step", "epoch (s), logarithmic"} <= set(words)
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_run_and_one_step(capsys, tmp_path):
     traces = [t.step(1, 0, 90 * MS) for t in traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])]
     run = tmp_path / "run"
@@ -100,6 +101,7 @@ def test_the_figures_of_a_run_and_one_step(capsys, tmp_path):
     assert root.find(f".//{SVG}svg").get("class") == "zoom"  # its own coordinates are kept
 
 
+@pytest.mark.slow
 def test_trainings_with_traces_are_compared_and_one_of_them_is_a_run(capsys, tmp_path):
     trainings = [write_training(tmp_path / f"batch-{batch}", Trained(batch=batch)) for batch in (32, 512)]
     for run in trainings:
