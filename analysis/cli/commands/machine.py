@@ -42,7 +42,7 @@ def layers_command(
     \b
     Examples:
       commtrace table layers traces/my-layers
-      commtrace table layers --columns layer,peak_bytes,power_w --format latex traces/my-layers
+      commtrace table layers --columns layer,power_w -f latex traces/my-layers
     """
     name = "layers" if by is LayersBy.layer else "time_ratios"
     writing.check(name)
@@ -63,7 +63,7 @@ def capacity_command(runs: MeasuredFolder, *, writing: Writing) -> None:
     \b
     Examples:
       commtrace table capacity traces/my-capacity
-      commtrace table capacity --columns devices,split,step_ns --format markdown traces/my-capacity
+      commtrace table capacity --columns devices,step_ns traces/my-capacity
     """
     writing.check("capacity")
     from ...lab.files import read_capacity
