@@ -152,7 +152,7 @@ CrossColumns = Annotated[
         "--pivot",
         rich_help_panel=_CHOSEN,
         metavar="rows=A,columns=B,values=C,...",
-        help="A cross table: a row for each A, columns for each B, and in its cells the values of C and others.",
+        help="A cross table: a row for each A, columns for each B, and C (and more) in its cells.",
     ),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -26,7 +27,7 @@ class _Cells(Column):
 
     @property
     def words(self) -> list[str]:
-        """A label is one line; the names of a table's columns are header_lines."""
+        """A label is one line; the name of a column is one word a line."""
         return super().words if self.header else [self.labels[-1]]
 
 
@@ -51,6 +52,12 @@ class _Cross:
         return [column.header for column in self.keys] + [c.header or c.labels[-1] for c in self.cells]
 
     @property
+    def lowest_line(self) -> list[tuple[str, bool]]:
+        """The same, with whether each is a value of the table, which stays as it is, and no name of a column."""
+        are_labels = [False] * len(self.keys) + [not column.header for column in self.cells]
+        return list(zip(self.lowest, are_labels, strict=True))
+
+    @property
     def levels(self) -> list[list[tuple[str, int]]]:
         """Lines of labels above the lowest headers, each with the number of columns it spans; keys have none."""
         if not self.cells:
@@ -72,9 +79,10 @@ def _cross_of(name: str, table: CrossTable) -> _Cross:
     names = ", ".join(_words(shown[key].header) for key in pivot.columns)
     single = len(pivot.values) == 1
     cells = []
-    for group in range(len(table.across)):
+    row_of = _rows_of(table)
+    for group, keys_across in enumerate(table.across):
         numbers = [row[group] for row in table.numbers]
-        any_row = _row_of(table, group)
+        any_row = row_of[keys_across]
         labels = tuple(shown[key].texts[any_row] for key in pivot.columns)
         for value in pivot.values:
             column = shown[value]
@@ -85,11 +93,10 @@ def _cross_of(name: str, table: CrossTable) -> _Cross:
     return _Cross(title, keys, cells, len(pivot.columns) - single)
 
 
-def _row_of(table: CrossTable, group: int) -> int:
-    """The row of the source of a group; --top may have cut it off from the cross table."""
-    wanted = table.across[group]
+def _rows_of(table: CrossTable) -> dict[tuple[Any, ...], int]:
+    """A row of the source for each group; --top may have cut it off from the cross table."""
     keys = zip(*(table.source.columns[name] for name in table.pivot.columns), strict=True)
-    return next(number for number, key in enumerate(keys) if key == wanted)
+    return {key: number for number, key in enumerate(keys)}
 
 
 def _words(header: str) -> str:
@@ -177,7 +184,7 @@ def cross_as_markdown(name: str, table: CrossTable) -> str:
     cross = _cross_of(name, table)
     blank = [""] * len(cross.keys)
     head = [[*blank, *map(for_markdown, _spread(line))] for line in cross.levels]
-    head.append([for_markdown(_words(header)) for header in cross.lowest])
+    head.append([for_markdown(header if is_label else _words(header)) for header, is_label in cross.lowest_line])
     lines = [
         _markdown_line(head[0]),
         "|" + "|".join("---:" if column.is_number else "---" for column in cross.columns) + "|",
@@ -211,5 +218,6 @@ def cross_as_latex(name: str, table: CrossTable) -> str:
             rules.append(f"\\cmidrule(lr){{{place + 1}-{place + span}}}")
             place += span
         head += [latex_line(texts), "".join(rules)]
-    head += [latex_line(line) for line in header_lines(cross.lowest)]
+    labels = [place for place, (_, is_label) in enumerate(cross.lowest_line) if is_label]
+    head += [latex_line(line) for line in header_lines(cross.lowest, labels)]
     return tabular(head, cross.lowest, _rows(cross), [column.is_number for column in cross.columns])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ...common.markup import for_latex
 from .people import Table, cells
 
@@ -71,9 +73,12 @@ def _cell(text: str, is_number: bool) -> str:
     return latex_escaped(text)
 
 
-def header_lines(headers: list[str]) -> list[list[str]]:
-    """The headers as lines of one word each, aligned at the bottom."""
-    words = [[latex_escaped(word) for word in _words(header)] for header in headers]
+def header_lines(headers: list[str], labels: Collection[int] = ()) -> list[list[str]]:
+    """The headers as lines of one word each, aligned at the bottom; those at the places of `labels` stay whole."""
+    words = [
+        [latex_escaped(word) for word in ([header] if place in labels else _words(header))]
+        for place, header in enumerate(headers)
+    ]
     height = max((len(column) for column in words), default=0)
     padded = [[""] * (height - len(column)) + column for column in words]
     return [list(line) for line in zip(*padded, strict=True)]

@@ -21,7 +21,7 @@ _OF_RANKS: tuple[tuple[str, str, str, _Value], ...] = (
     (
         "commtrace_alone_seconds",
         "gauge",
-        "Median time from the end of a step until a rank needs another one; absent where it is not known.",
+        "Median time from the end of a step until a rank needs another rank; absent where it is not known.",
         lambda one: _s(one.alone_ns),
     ),
     (
@@ -61,7 +61,7 @@ def _lines(job: Job, cycles: Sequence[Row]) -> Iterator[str]:
     run = job.run.name
     for name, kind, text, value in _OF_RANKS:
         yield from _declared(name, kind, text)
-        for one in job.standing.ranks if job.standing is not None else ():
+        for one in job.standing.ranks if job.standing is not None and job.has_ranks else ():
             found = value(one)
             if found is not None:
                 yield _sample(name, found, run=run, host=one.host, rank=one.rank)

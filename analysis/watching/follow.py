@@ -102,11 +102,9 @@ class Watch:
             self._pace.sleep(max(self._pace.every_s, _LISTING_SHARE * self._look_s))
 
     def _look_at(self, job: Job) -> None:
-        began = self._pace.now()
-        for note in job.look():
+        for note in job.look():  # analyses what was captured, which must not make the next look late
             self._outputs.say(note)
         self._outputs.show_job(job)
-        self._look_s += self._pace.now() - began
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -246,10 +244,10 @@ class Watch:
             return Ending.once
         now, sides = self._pace.now(), {} if listing is None else listing.sides
         state = (self.reported, self._attempts.state(), tuple(sides.items()), listing is None)
-        if state != self._before:
+        is_alive = self._job is not None and self._job.is_alive
+        if state != self._before or is_alive:
             self._before, self._changed_at = state, now
         quiet_s = now - self._changed_at
-        is_alive = self._job is not None and self._job.is_alive
         if not is_alive and sides and not self.left and all(side.has_ended for side in sides.values()):
             ranks = next(filter(None, (side.world_size for side in sides.values())), len(sides))
             if quiet_s >= (self._pace.every_s if len(sides) >= ranks else self._pace.patience_s):

@@ -15,15 +15,16 @@ from .standing import JobStanding, Standings
 class Job:
     """The job of `commtrace run` whose run directory is `run`. With `above`, it is captured when its steps take longer.
 
-    `standing` is how its ranks stood at the last look, None before the first pulse; `captures` are those on demand that
-    are over, the oldest first.
+    `standing` is how its ranks stood when any were there last, None before the first pulse, and `has_ranks` whether some
+    were at the last look; `captures` are those on demand that are over, the oldest first.
     """
 
     def __init__(
         self, run: Path, analyse: Callable[[Sequence[Path], bool], Analysis], above: float | None = None
     ) -> None:
-        self.run = run
+        self.run = run.resolve() if run.name in ("", "..") else run
         self.standing: JobStanding | None = None
+        self.has_ranks = False
         self.captures: list[OnDemand] = []
         self._pulses = Pulses(run)
         self._standings = Standings()
@@ -38,7 +39,8 @@ class Job:
     def look(self) -> list[str]:
         """Look once; return what is to be said."""
         new = self._pulses.look()
-        if self._pulses.last:
+        self.has_ranks = bool(self._pulses.last)
+        if self.has_ranks:
             self.standing = self._standings.add(new, self._pulses.last, self._pulses.silent_s)
         found = self._captures.look()
         self.captures += [*self._captures.before, *found]

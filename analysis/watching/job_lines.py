@@ -72,8 +72,7 @@ def _longer(since: Onset, usual_ns: int | None) -> str:
 def _foot(standing: JobStanding) -> list[ScreenLine]:
     late = standing.late
     if late:
-        others = [one for one in standing.ranks if one not in late]
-        return [ScreenLine(_late(one, others), "red") for one in late[:_MOST_NAMED]]
+        return [ScreenLine(_late(one), "red") for one in late[:_MOST_NAMED]]
     if standing.compared:
         return [ScreenLine(f"nobody is late for {_need(standing.ranks)}", "dim")]
     if len(standing.ranks) == 1:
@@ -81,22 +80,22 @@ def _foot(standing: JobStanding) -> list[ScreenLine]:
     if any(one.alone_ns is not None for one in standing.ranks):
         return [ScreenLine("who is late is known after five pulses of each rank", "dim")]
     return [
-        ScreenLine("who is late is not known: no step shows how long a rank works before it needs another one", "dim")
+        ScreenLine("who is late is not known: no step shows how long a rank works before it needs another rank", "dim")
     ]
 
 
 def _wrapped(lines: Sequence[ScreenLine], width: int) -> list[ScreenLine]:
-    return [ScreenLine(text, line.style) for line in lines for text in wrap(line.text, width, subsequent_indent="  ")]
+    wide = max(width, 1)
+    return [ScreenLine(text, line.style) for line in lines for text in wrap(line.text, wide, subsequent_indent="  ")]
 
 
-def _late(one: RankStanding, others: Sequence[RankStanding]) -> str:
-    alone = sorted(other.alone_ns for other in others if other.alone_ns is not None and other.need == one.need)
-    beside = f", others {_ms(alone[len(alone) // 2])} ms" if alone else ""
+def _late(one: RankStanding) -> str:
+    others_ns = (one.alone_ns or 0) - (one.late_ns or 0)
     on = f" on {one.host}" if one.host else ""
     since = "" if one.since is None else f" since {_time(one.since)}"
     return (
         f"rank {one.rank}{on} is late by {_ms(one.late_ns)} ms{since}: {_ms(one.alone_ns)} ms until "
-        f"{_NEEDS.get(one.need or '', 'others')}{beside}"
+        f"{_NEEDS.get(one.need or '', 'others')}, others {_ms(others_ns)} ms"
     )
 
 
@@ -238,8 +237,7 @@ def _news(before: JobStanding | None, now: JobStanding) -> Iterator[str]:
         yield "steps are as short as before"
     late = now.late
     begun = [one for one in late if one.rank not in known or not known[one.rank].late_ns]
-    others = [one for one in now.ranks if not one.late_ns]
-    yield from (_late(one, others) for one in begun[:_MOST_NAMED])
+    yield from (_late(one) for one in begun[:_MOST_NAMED])
     if len(begun) > _MOST_NAMED:
         yield f"late as well: {ranks_in_words(sorted(one.rank for one in begun[_MOST_NAMED:]))}"
     over = [one.rank for one in now.ranks if not one.late_ns and one.rank in known and known[one.rank].late_ns]
@@ -250,6 +248,9 @@ def _news(before: JobStanding | None, now: JobStanding) -> Iterator[str]:
         if at_it:
             yield f"{what}: {ranks_in_words(at_it)}"
     silent = [one for one in now.ranks if one.silent_s is not None and not _is_silent(known.get(one.rank))]
+    gone = sorted(known.keys() - {one.rank for one in now.ranks})
+    if gone:
+        yield f"{ranks_in_words(gone)} left the job"
     if silent:
         longest = max(one.silent_s or 0.0 for one in silent)
         yield f"silent for up to {longest:,.0f} s: {ranks_in_words([one.rank for one in silent])}"

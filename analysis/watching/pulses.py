@@ -38,7 +38,9 @@ class Pulses:
     @property
     def is_alive(self) -> bool:
         """Whether the job still makes steps."""
-        return bool(self.last) and time.monotonic() - self._changed_s < _QUIET_S + 3 * self.every_s
+        longest_s = max((pulse.step_ns or 0 for pulse in self.last.values()), default=0) / 1e9
+        quiet_s = _QUIET_S + _MISSED * (self.every_s + longest_s)
+        return bool(self.last) and time.monotonic() - self._changed_s < quiet_s
 
     @property
     def every_s(self) -> float:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from ...common.trigger import Beside, Need, Pulse
 
@@ -99,7 +100,7 @@ class _Known:
 
     alone: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_IN_A_ROW))
     need: Need | None = None
-    seen: int = 0
+    compared: bool = False
     since: Onset | None = None
     step_ns: int | None = None
 
@@ -110,9 +111,8 @@ class _Known:
             return
         if pulse.need != self.need:
             self.alone.clear()
-            self.need, self.since = pulse.need, None
+            self.need, self.since, self.compared = pulse.need, None, False
         self.alone.append((pulse.unix_ns, pulse.alone_ns))
-        self.seen += 1
 
     @property
     def is_full(self) -> bool:
@@ -169,7 +169,7 @@ class Standings:
     def _late(self, step_ns: int | None) -> dict[int, int]:
         """By how much each rank is late, in ns: its usual time beside that of the others; 0 for one that is not."""
         late: dict[int, int] = {}
-        for need in ("collective", "backward"):
+        for need in get_args(Need):
             alike = {rank: known for rank, known in self._ranks.items() if known.need == need and known.is_full}
             usual = sorted(known.usual_ns or 0 for known in alike.values())
             for rank, known in alike.items():
@@ -184,10 +184,11 @@ class Standings:
     def _late_by(self, known: _Known, others_ns: int | None, step_ns: int | None) -> int | None:
         if others_ns is None or step_ns is None:
             return None
+        is_first, known.compared = not known.compared, True
         late_ns = (known.usual_ns or 0) - others_ns
         least_ns = round(_LEAST_FRAC * step_ns)
         if known.since is None and min(alone_ns for _, alone_ns in known.alone) - others_ns > least_ns:
-            known.since = Onset(known.alone[0][0], known.seen == _IN_A_ROW)
+            known.since = Onset(known.alone[0][0], is_first)
         return late_ns if known.since is not None and late_ns > least_ns / 2 else 0
 
     def _notice_longer(self) -> None:

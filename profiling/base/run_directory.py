@@ -102,8 +102,9 @@ def create_numbered(run_dir: Path) -> Path:
     with explained(run_dir):
         if not run_dir.is_dir() or not any(run_dir.iterdir()):
             return create_empty(run_dir)
+        named = run_dir.resolve() if run_dir.name in ("", "..") else run_dir
         for number in range(2, _MOST_NUMBERED + 1):
-            numbered = run_dir.with_name(f"{run_dir.resolve().name}-{number}")
+            numbered = named.with_name(f"{named.name}-{number}")
             with suppress(FileExistsError):  # which may be one that another process has just made
                 numbered.mkdir()
                 return numbered

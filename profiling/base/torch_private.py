@@ -34,6 +34,8 @@ ENGINE = "_execution_engine"
 """The attribute of `torch.autograd.Variable` in which whoever begins a backward pass looks up autograd's engine."""
 BUFFER_SYNC = "_sync_buffers"
 """The method by which DDP issues a broadcast of its buffers, before a forward pass."""
+FUTURE = torch._C.Future  # noqa: SLF001
+"""What `Work.get_future` returns; `torch.futures.Future` is derived from it."""
 
 
 def profiler_is_on() -> bool:

@@ -132,6 +132,7 @@ class Session:
         self._probe = ClockProbe()
         self._record = Record(subject)
         self._loop = LoopWatch(self._clock.counters.other)
+        self._has_ended = False
         self.has_whole_periods = False
         """Whether whole periods of a loop are traced, with all that is in them."""
         leaving = Session.__exit__.__code__
@@ -371,6 +372,8 @@ class Session:
                 "capture() records in its block only: write `with commtrace.capture(...) as session:`, and in it the "
                 "training loop, with session.step() at the end of each step"
             )
+        if self._has_ended:
+            raise CaptureError("this capture() has ended, and records nothing more; call capture() again")
         self._watch_loop()
         with self._interrupts.shield():
             step = self.steps_done
@@ -439,6 +442,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._has_ended:  # by `stop`, inside of the block
+            return
+        self._has_ended = True
         with self._interrupts.shield():
             leave_steps(self.step)
             self._clock.counters.stop()

@@ -93,6 +93,12 @@ def test_the_table_of_a_report_as_markdown(capsys, timings):
     ]
 
 
+@pytest.mark.parametrize(("form", "label"), [("markdown", "all_reduce of 2"), ("latex", r"all\_reduce of 2")])
+def test_a_value_across_the_top_stays_as_it_is(form, label):
+    table = cross("rows=top,columns=side,values=dur_ns", [{"side": "all_reduce of 2", "top": 1, "dur_ns": 1}])
+    assert label in CROSS_FORMATS[form]("things", table)
+
+
 def test_the_table_of_a_report_as_latex(capsys, timings):
     lines = ran(capsys, "table", "scaling", timings, "--pivot", BY_SIZE, "-f", "latex").splitlines()
     assert r" & \multicolumn{2}{c}{32} & \multicolumn{2}{c}{128} & \multicolumn{2}{c}{512} \\" in lines

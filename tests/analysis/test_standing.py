@@ -77,6 +77,13 @@ def test_who_was_late_at_the_first_look_may_have_been_before() -> None:
     assert found.since == Onset(HOUR_12 + SECOND, or_earlier=True)
 
 
+def test_who_was_late_before_it_could_be_compared_may_have_been_before() -> None:
+    ranks = Ranks(2)
+    ranks.beat((40.0, None))
+    (found,) = ranks.beat((40.0, 10.0), 5).late
+    assert found.since == Onset(HOUR_12 + 2 * SECOND, or_earlier=True)
+
+
 def test_a_rank_that_is_late_now_and_then_is_not_accused() -> None:
     ranks = Ranks()
     for _ in range(10):
@@ -204,9 +211,18 @@ def test_many_late_hosts_fit_any_screen_that_has_rows(height) -> None:
 
 def test_where_nobody_can_tell_that_is_said() -> None:
     lines = shown(Ranks().beat((None,) * 4, 5))
-    assert lines[-1] == ("who is late is not known: no step shows how long a rank works before it needs another one")
+    assert lines[-1] == ("who is late is not known: no step shows how long a rank works before it needs another rank")
     assert shown(Ranks().beat(AT_ONCE, 2))[-1] == "who is late is known after five pulses of each rank"
     assert shown(Ranks().beat(AT_ONCE, 5))[-1] == "nobody is late for the backward pass"
+
+
+def test_of_several_late_ranks_each_line_adds_up() -> None:
+    text = " ".join(" ".join(shown(Ranks(3).beat((100.0, 80.0, 10.0), 5))).split())
+    said = re.search(
+        r"rank 0 on node000 is late by ([0-9.]+) ms .*?: ([0-9.]+) ms until .*?, others ([0-9.]+) ms", text
+    )
+    assert said is not None
+    assert said.groups() == ("55.0", "100.0", "45.0")
 
 
 def test_a_name_from_a_pulse_cannot_move_the_cursor() -> None:
@@ -226,6 +242,23 @@ def test_without_a_terminal_only_what_changes_is_said() -> None:
     assert news.of(ranks.beat(LATE, beside="checkpoint"), 5.0) == ["checkpoint: ranks 0-3"]
     assert news.of(ranks.beat(AT_ONCE, 5), 6.0) == ["no longer late: rank 1"]
     assert news.of(ranks.beat(AT_ONCE), 70.0) == ["4 ranks on 1 host, step 190, 100.0 ms each"]
+
+
+def test_a_rank_that_leaves_is_said(tmp_path) -> None:
+    news, ranks = JobNews(), Ranks()
+    news.of(ranks.beat(AT_ONCE, 5), 1.0)
+    del ranks.last[2]
+    assert news.of(ranks.standings.add([], ranks.last), 2.0) == ["rank 2 left the job"]
+
+
+@pytest.mark.parametrize("step_ms", [100, 90_000])
+def test_a_job_lives_as_long_as_its_steps_may_take(tmp_path, monkeypatch, step_ms) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), step_ms * MS, 1.0))
+    pulses, now_s = Pulses(tmp_path), time.monotonic()
+    pulses.look()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 100)
+    assert pulses.is_alive == (step_ms == 90_000)
 
 
 def test_a_rank_that_writes_nothing_more_is_silent(tmp_path, monkeypatch) -> None:
@@ -248,7 +281,7 @@ _SAMPLE = re.compile(r'[a-z_]+\{([a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+\} -?[0-9.e+
 
 def job_of(standing: JobStanding, name: str = "mine") -> Job:
     job = Job(Path(name), lambda paths, keep_going: None)
-    job.standing = standing
+    job.standing, job.has_ranks = standing, True
     return job
 
 
@@ -284,6 +317,14 @@ def test_metrics_are_served_on_the_loopback_and_to_no_page_of_another_site() -> 
             urlopen(url.replace("metrics", "else"))
         with pytest.raises(CannotServe, match=r"give another --prometheus"):
             MetricsServer(server.server_port)
+        server.update(job_of(Ranks().beat(LATE, 5), "run\udcff"), [])
+        with urlopen(url) as answer:
+            assert b'{run="run\\udcff",host' in answer.read()
+        gone = job_of(Ranks().beat(LATE, 5))
+        gone.has_ranks = False
+        server.update(gone, [])
+        with urlopen(url) as answer:
+            assert b"rank=" not in answer.read()
     finally:
         server.end()
 

@@ -72,3 +72,24 @@ def test_a_pulse_tells_of_an_evaluation_while_no_step_is_made(tmp_path, other, m
     ear._look()
     evaluating = trigger.pulses_of(tmp_path)[0]
     assert (evaluating.step, evaluating.step_ns, evaluating.beside) == (20, None, "evaluation")
+    ear._look()
+    assert trigger.pulses_of(tmp_path)[0] == evaluating  # nothing is new, so soon
+    monkeypatch.setattr("commtrace.profiling.script.watch.listener._GOES_ON_NS", 0)
+    ear._look()
+    going_on = trigger.pulses_of(tmp_path)[0]
+    assert (going_on.unix_ns > evaluating.unix_ns, going_on.beside) == (True, "evaluation")
+
+
+def test_a_rank_that_hangs_behind_a_checkpoint_says_that_this_is_over(tmp_path, other) -> None:
+    trigger.make_folder(tmp_path)
+    ear = Listener(tmp_path, Identity(0, 0, 1, "node7"), other=other)
+    ear.stepped(10)
+    ear._look()
+    torch.save({}, tmp_path / "checkpoint")
+    ear._look()
+    assert trigger.pulses_of(tmp_path)[0].beside == "checkpoint"
+    ear._look()
+    over = trigger.pulses_of(tmp_path)[0]
+    assert (over.step, over.beside) == (10, None)
+    ear._look()
+    assert trigger.pulses_of(tmp_path)[0] == over  # and nothing more, so that it is silent

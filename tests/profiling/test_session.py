@@ -130,6 +130,17 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
     assert leftovers(session.run_dir) == []
 
 
+def test_what_has_stopped_records_nothing_more_and_ends_once(tmp_path, capfd) -> None:
+    with three(tmp_path / "run", device="cpu") as session:
+        for _ in range(6):
+            session.step()
+        session.stop()
+        with pytest.raises(CaptureError, match=r"has ended.*call capture"):
+            session.step()
+    assert len(list((tmp_path / "run").glob("*.pt.trace.json*"))) == 1
+    assert capfd.readouterr().err.count("commtrace: done: ") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["SIGINT"], ["SIGTERM"]))
 def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -> None:

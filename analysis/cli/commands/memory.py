@@ -11,12 +11,11 @@ import typer
 
 from ....common.wording import counted
 from ...core.budget import GB
-from ...core.table_choice import TableChoice
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
 from ...run.side_files import batch_beside
 from ...snapshots.files import snapshots_beside
-from ..output import Format, Writing, print_message, writes_tables
+from ..output import WHOLE_TABLE, Format, Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, finish_failed, reads_traces
 from ..snapshots import analyse_given, given_snapshots
 from ..tables import print_table, why_empty
@@ -111,7 +110,7 @@ def memory_command(
         raise typer.BadParameter("goes with --by batch", param_hint="--batch" if batch is not None else "--limit")
     snapshots = given_snapshots(runs)
     wants_screen = by is None and not ctx.command_path.endswith("table memory")
-    as_screen = wants_screen and writing.format is Format.table and writing.choice == TableChoice()
+    as_screen = wants_screen and writing.format is Format.table and writing.choice == WHOLE_TABLE
     if snapshots or by is MemoryBy.fragments:
         writing.check(_TABLES[by or MemoryBy.device])
         _print_snapshots(snapshots or runs, by, writing, reading, as_screen=as_screen)

@@ -87,7 +87,9 @@ def ranks_command(
         message = f"is for people; `{CATALOG['places'].command}` and `{CATALOG[_RANKS].command}` have its numbers"
         raise typer.BadParameter(message, param_hint="--by")
     if writing.choice != WHOLE_TABLE:
-        raise typer.BadParameter("draws all ranks; --where, --sort and --top choose rows of a table", param_hint="--by")
+        raise typer.BadParameter(
+            "draws all ranks; --where, --sort, --top, --columns and --pivot are for tables", param_hint="--by"
+        )
     of = of or RankNumber.caused_wait
     analysis = analysis_of(runs, reading)
     grid = analysis.rank_grid(f"{of.value}_ns", names[0], names[1])

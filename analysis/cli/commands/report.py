@@ -103,13 +103,13 @@ class _Files:
         if _LIST in self.figures:
             wide = max(map(len, titles), default=0)
             write_out("".join(f"{name:<{wide}}  {title}\n" for name, title in titles.items()), None)
-        for file in self.figures:
-            if file == _LIST:
-                continue
-            if file.stem not in titles:
-                known = ", ".join(titles) or "none"
-                message = f"{printable(report.title)} has no figure {printable(file.stem)}; it has {known}"
-                raise typer.BadParameter(message, param_hint="--figure")
+        files = [file for file in self.figures if file != _LIST]
+        unknown = next((file.stem for file in files if file.stem not in titles), None)
+        if unknown is not None:
+            known = ", ".join(titles) or "none"
+            message = f"{printable(report.title)} has no figure {printable(unknown)}; it has {known}"
+            raise typer.BadParameter(message, param_hint="--figure")
+        for file in files:
             figure = step() if step is not None and file.stem == _STEP else report.figures[file.stem]
             write_parts([figure.content(file.suffix.lower())], file)
         if not self.figures or self.page is not None:

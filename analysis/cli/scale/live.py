@@ -43,7 +43,7 @@ class JobView:
     def show(self, job: Job, cycles: list[Row]) -> None:
         """Show how the job stands now."""
         if not self._redraws:
-            for line in self._news.of(job.standing, time.monotonic()):
+            for line in self._news.of(job.standing, time.monotonic()) if job.has_ranks else ():
                 print_message(line, kind="job")
             return
         size = quiet_console().size  # stdout may be a pipe
@@ -137,6 +137,6 @@ class _Handler(LoopbackHandler):
         elif self.path.partition("?")[0] not in _PATHS:
             self.begin_answer(HTTPStatus.NOT_FOUND, {"Content-Length": 0})
         else:
-            body = self.server.text.encode()
+            body = self.server.text.encode("utf-8", "backslashreplace")  # names of folders may be no text
             self.begin_answer(HTTPStatus.OK, {"Content-Type": CONTENT_TYPE, "Content-Length": len(body)})
             self.wfile.write(body)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ....common.trigger import Need
 from ...base.patches import Patches
-from ...base.torch_private import BUFFER_SYNC, collectives_issued
+from ...base.torch_private import BUFFER_SYNC, FUTURE, collectives_issued
 from ...sessions.step_clock import Mark, captures_graph, mark
 from .steps import Steps
 
@@ -51,6 +51,7 @@ class Alone:
         for name in _RECEIVES:
             patches.wrap(dist.ProcessGroup, name, self._unclear)
         patches.wrap(dist.Work, "wait", self._unclear)
+        patches.wrap(FUTURE, "wait", self._unclear)
         patches.wrap(torch.nn.parallel.DistributedDataParallel, BUFFER_SYNC, self._collective)
 
     def use(self, device: torch.device) -> None:
@@ -81,7 +82,9 @@ class Alone:
             self._pending = begin, *end
         if self._pending is not None and self._pending[1].reached():
             since, until, need = self._pending
-            self._pending, self._found = None, (since.ns_until(until), need)
+            alone_ns = since.ns_until(until)
+            # A stream on which a collective is issued may have been ahead of that on which the step before ended.
+            self._pending, self._found = None, (alone_ns, need) if alone_ns >= 0 else None
         if self._wanted and self._pending is None and not self._is_broken:
             self._wanted = False
             self._thread = threading.get_ident()

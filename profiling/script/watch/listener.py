@@ -37,6 +37,8 @@ _Stamp = tuple[int, int, int]
 # An evaluation is known by a step that goes on for so many usual ones, and for so long at least.
 _STEPS_OF_EVALUATION = 2
 _EVALUATION_NS = 1_000_000_000
+# While one goes on, or a checkpoint, a pulse is written so often: else the job would be taken for one that is over.
+_GOES_ON_NS = 20_000_000_000
 
 
 class AloneTimes(Protocol):
@@ -80,6 +82,7 @@ class Listener:
         self._began_s = time.monotonic()
         self._last = (0, time.perf_counter_ns())
         self._beaten = self._last
+        self._beat_ns = 0
         self._alone, self._other = alone, other
         self._beside: Beside | None = None
         self._step_s = 0.0
@@ -270,10 +273,12 @@ class Listener:
     def _beat(self) -> None:
         """Write how far this rank is. Nobody needs that if it cannot be written."""
         (done, at_ns), (before, before_ns) = self._last, self._beaten
-        beside = self._beside_since(before_ns, at_ns)
-        if done == before and beside in (None, self._beside):
+        now_ns = time.perf_counter_ns()
+        # Steps since the last pulse hold what was done beside them. Without any, only what was not told yet counts.
+        beside = self._beside_since(before_ns if done > before else max(before_ns, self._beat_ns), at_ns)
+        if done == before and beside == self._beside and (beside is None or now_ns - self._beat_ns < _GOES_ON_NS):
             return
-        self._beaten, self._beside = (done, at_ns), beside
+        self._beaten, self._beside, self._beat_ns = (done, at_ns), beside, now_ns
         step_ns = round((at_ns - before_ns) / (done - before)) if done > before > 0 else None
         alone_ns, need = (self._alone.take() if self._alone is not None else None) or (None, None)
         pulse = Pulse(
