@@ -56,3 +56,4 @@ if __name__ == "__main__":
     trainer.train()
     if dist.get_rank() == 0:
         print("losses", [row["loss"] for row in trainer.state.log_history if "loss" in row])
+    dist.destroy_process_group()  # torch asks for it: threads of gloo that are left may abort a process that ends
