@@ -15,7 +15,7 @@ from .standing import JobStanding, Standings
 class Job:
     """The job of `commtrace run` whose run directory is `run`. With `above`, it is captured when its steps take longer.
 
-    `standing` is how its ranks stood when any were there last, None before the first pulse, and `has_ranks` whether some
+    `standing` is how its ranks stood when any were there last, None before the first pulse; `has_ranks` is whether some
     were at the last look; `captures` are those on demand that are over, the oldest first.
     """
 
