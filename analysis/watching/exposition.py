@@ -62,9 +62,9 @@ def _lines(job: Job, cycles: Sequence[Row]) -> Iterator[str]:
     for name, kind, text, value in _OF_RANKS:
         yield from _declared(name, kind, text)
         for one in job.standing.ranks if job.standing is not None and job.has_ranks else ():
-            found = value(one)
-            if found is not None:
-                yield _sample(name, found, run=run, host=one.host, rank=one.rank)
+            number = value(one)
+            if number is not None:
+                yield _sample(name, number, run=run, host=one.host, rank=one.rank)
     rows = [(f"cycle {row['cycle']}", row) for row in cycles]
     rows += [(capture.folder.name, capture.row) for capture in job.captures if capture.row is not None]
     for measure, text, column, factor in _OF_CAPTURES:

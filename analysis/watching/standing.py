@@ -1,7 +1,7 @@
 """Who of a running job is late, since when, and what else its ranks do: from their pulses, which are all there is.
 
 See docs/design/0073-who-is-late-while-it-runs.md. All ranks of a job that waits for its last one take the same time
-for a step. So ranks are compared by how long each works before it needs another one (`Pulse.alone_ns`), as far as this
+for a step. So ranks are compared by how long each works before it needs another rank (`Pulse.alone_ns`), where this
 is known, and one is late only if it is late in each of the last steps that were looked at.
 """
 
@@ -16,12 +16,12 @@ from typing import get_args
 
 from ...common.trigger import Beside, Need, Pulse
 
-# A rank is late that was in each of so many steps; it no longer is when their median is below the half.
+# A rank is late once it was in so many steps in a row, until their median is below half of the least.
 _IN_A_ROW = 5
 _LEAST_FRAC = 0.05
-"""Of a step: who is late by less, costs less than steps differ."""
+"""Of a step: a rank that is late by less costs less than steps differ."""
 _CLEARLY = 5
-"""Steps that differ by less than half a fifth of a usual one are equally long."""
+"""In the order of ranks, step lengths are rounded to this part of a usual step: a fifth."""
 # Pulses that tell how long steps usually are, and those in a row that are longer, or short again.
 _LEAST_BEFORE, _MOST_BEFORE, _LONGER_IN_A_ROW = 5, 100, 3
 _LONGER, _SHORT_AGAIN = 1.2, 1.1

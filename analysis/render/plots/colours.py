@@ -50,7 +50,7 @@ _FRAME = {
 
 _COLOURED = (*_KINDS, *(f"s{number}" for number in range(SERIES)))
 _SHARES = (5, *(12 + round(78 * number / (LEVELS - 1)) for number in range(1, LEVELS)))
-"""Amounts: so much of the colour of what is measured, over the ground, in percent."""
+"""Shades of an amount: percent of the full colour, over the ground."""
 PAPER_FONTS = "Helvetica,Arial,'DejaVu Sans','Liberation Sans',sans-serif"
 
 

@@ -38,7 +38,7 @@ class Alone:
         self._issued = 0
         self._end: tuple[Mark, Need] | None = None
         self._pending: tuple[Mark, Mark, Need] | None = None
-        self._found: tuple[int, Need] | None = None
+        self._known: tuple[int, Need] | None = None
         self._is_broken = False
 
     def attach(self, steps: Steps, patches: Patches) -> None:
@@ -64,8 +64,8 @@ class Alone:
 
     def take(self) -> tuple[int, Need] | None:
         """The time in ns, and what ended it, once."""
-        found, self._found = self._found, None
-        return found
+        known, self._known = self._known, None
+        return known
 
     def step_ended(self) -> None:
         """End a step: that which was looked at, and begin the next one if it is wanted."""
@@ -84,7 +84,7 @@ class Alone:
             since, until, need = self._pending
             alone_ns = since.ns_until(until)
             # A stream on which a collective is issued may have been ahead of that on which the step before ended.
-            self._pending, self._found = None, (alone_ns, need) if alone_ns >= 0 else None
+            self._pending, self._known = None, (alone_ns, need) if alone_ns >= 0 else None
         if self._wanted and self._pending is None and not self._is_broken:
             self._wanted = False
             self._thread = threading.get_ident()
