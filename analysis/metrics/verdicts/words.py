@@ -506,7 +506,7 @@ def _idle(step: Step, idle: BehindIdle) -> str:
     if idle.before is not None:
         text += f"; {_time(step, idle.before_ms)} come before `{short(idle.before)}`"
     if idle.change is not None:
-        text += f"; with {idle.change.what} a step gains {_time(step, idle.change.gain.ns / 1e6)} of it"
+        text += f"; with {idle.change.what} a step gains {_time(step, idle.change.gain.ns / 1e6)}"
     return text
 
 
