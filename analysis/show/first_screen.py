@@ -34,8 +34,8 @@ _MOST_WITHOUT_FLOP, _WIDEST_MFU = 0.5, 0.2
 """Of the time of products and attention: where FLOPs of more are not known, the rest says little."""
 _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
-_OF_CPUS = ("idle", "idle_steps", "syncs_steps")
-"""Tables on which it rests if operators and calls were read."""
+_OF_CPUS = ("idle", "idle_steps", "syncs_steps", "nearly_full")
+"""On what it rests if operators and calls were read."""
 COMMUNICATION = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unsplit_ns")
 
 
