@@ -1,25 +1,19 @@
 """One profiler session, which `capture()`, `train` and `run` share."""
 
-import atexit
-import functools
-import inspect
 import os
-import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import torch
 
 from ...common.wording import counted
 from ...contract.rank import STILL_RUNNING, StepTime
-from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
 from ..base.current import leave_steps, take_steps
@@ -29,12 +23,11 @@ from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.memory_snapshots import snapshot_name
 from ..base.schedule import Schedule
-from ..errors import CaptureError, ProfilingError, UnwritableError
-from ..ranks import nccl_log
+from ..errors import ProfilingError, UnwritableError
 from ..ranks import process_group as parallel
-from ..ranks.process_group import Identity
 from . import side_files as sidefiles
 from .afterwards.conclusion import Conclusion, Patience
+from .block import Block
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord
@@ -42,7 +35,7 @@ from .loop_watch import LoopWatch, steps_of_periods
 from .memory_record import MemoryRecord
 from .outcome import CYCLE_LOST, EARLY_IN_LOOP, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .profiler import Export, Profiler
-from .record import Record
+from .rank_files import RankFiles
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
@@ -50,8 +43,6 @@ from .step_clock import StepClock, overhead
 _CONCLUDE_BLOCKED_S = 10.0
 # So many steps before the traced ones are looked at, each for some 40 us: half of them may be a period.
 _LONGEST_PERIOD = 200
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -76,11 +67,7 @@ class SessionOptions:
     agreed: Collection[int] | None = None
 
 
-_entered: dict[int, "Session"] = {}
-"""The capture whose block each process is in: that of the parent is not that of a forked child."""
-
-
-class Session:
+class Session(Block):
     """What `capture()` returns, and the block it guards. `run_dir` is final once the block is entered.
 
     With torch.distributed, every rank enters the block after init_process_group, and rank 0 decides the directory; the
@@ -91,16 +78,15 @@ class Session:
     to it.
 
     What is recorded, and what becomes of it, `capture()` says. Nothing that fails after the traces is an error of the
-    training. As a decorator of a function, each of its calls is a capture of its own. `start` and `stop` are the block
-    where there is none.
+    training.
 
     Entering raises RunDirError when the directory cannot be made, and CaptureError when another profiler is running in
     this process, or another capture.
 
-    The methods stand in the order of its life: what is known at any time; before the first step (agree on the run
-    directory, begin its files, start the profiler); while steps run; after the last one (stop the profiler, say what
-    is missing, gather and analyse); and how a blocked rank ends. `Profiler` traces, `Record` keeps the side file,
-    `Conclusion` does what follows the traces, and `Interrupts` handles signals.
+    The methods stand in the order of its life: what is known at any time; before the first step; while steps run; after
+    the last one (stop the profiler, say what is missing, gather and analyse); and how a blocked rank ends. `Block` is
+    how code surrounds it, `Profiler` traces, `RankFiles` writes, `Conclusion` does what follows the traces, and
+    `Interrupts` handles signals.
 
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
@@ -109,8 +95,6 @@ class Session:
     _program = "the loop"
     _early = EARLY_IN_LOOP
     _no_step = NEVER_STEPPED
-    _takes_steps = True
-    """Whether `commtrace.step()` ends a step here."""
 
     def __init__(
         self,
@@ -121,7 +105,7 @@ class Session:
         options: SessionOptions = SessionOptions(),
         profiler: Profiler | None = None,
     ) -> None:
-        self.run_dir = run_dir
+        super().__init__()
         self.schedule = schedule
         self._device = device
         self._subject = subject
@@ -130,26 +114,28 @@ class Session:
         self._clock = StepClock(device)
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
-        self._record = Record(subject)
+        self._files = RankFiles(run_dir, subject, options.agreed)
+        self._record = self._files.record
         self._loop = LoopWatch(self._clock.counters.other)
-        self._has_ended = False
         self.has_whole_periods = False
         """Whether whole periods of a loop are traced, with all that is in them."""
-        leaving = Session.__exit__.__code__
+        leaving = Block.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
-        self._cycles = 0
         self._unwritten = False
-        self.again: Callable[[], Session]
-        """Makes another session like this one; of those that `capture()` made."""
-        self.uses: list[str] = []
-        """What became of this session: it was entered, or decorates a function."""
-        # These are set on entering.
-        self._who: Identity
-        self._worker: str
-        self._conclusion: Conclusion
+        self._conclusion: Conclusion  # from the beginning of the block on
         self._recorder: FlightRecorder | None = None
         self._memory: MemoryRecord | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run; before the block, that which was asked for."""
+        return self._files.run_dir
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes and says what is the same for all."""
+        return self._files.is_first
 
     @property
     def steps_done(self) -> int:
@@ -176,114 +162,36 @@ class Session:
 
     def outcome(self) -> Outcome:
         """How the capture ended; for use after the block."""
+        files = self._files
         return Outcome(
-            self.run_dir,
-            self._who.rank,
-            self._who.world_size,
-            self._cycles,
-            self._record.reason,
-            self._record.absent,
+            files.run_dir,
+            files.who.rank,
+            files.who.world_size,
+            files.cycles,
+            files.record.reason,
+            files.record.absent,
             overhead(self.step_times()),
             self._options.agreed,
-            self._elsewhere(),
+            () if self._options.keeping.analyse else files.elsewhere(),  # which brings them here
         )
 
-    def _elsewhere(self) -> Collection[int]:
-        """The ranks that took part, but whose files this node does not see; none where `analyse` brings them here."""
-        absent, here = self._record.absent, rundir.ranks_here(self.run_dir)
-        asks = self._who.rank == 0 and self._options.agreed is None and not self._options.keeping.analyse
-        if not asks or absent is None or 0 not in here:
-            return ()
-        return set(range(self._who.world_size)) - here - set(absent)
-
-    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Decorate a function: each call is the block of a new session, also of a coroutine, and of a generator."""
-        self.uses.append("decorates")
-        running: Any = function
-
-        @functools.wraps(function)
-        def captured(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-            with self.again():
-                return running(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-            with self.again():
-                return await running(*args, **kwargs)
-
-        @functools.wraps(function)
-        def generated(*args: _P.args, **kwargs: _P.kwargs) -> Generator[Any, Any, Any]:
-            with self.again():
-                return (yield from running(*args, **kwargs))
-
-        if inspect.iscoroutinefunction(function):
-            return cast("Callable[_P, _R]", awaited)
-        return cast("Callable[_P, _R]", generated if inspect.isgeneratorfunction(function) else captured)
-
-    def start(self) -> "Session":
-        """Enter the block where there is none, as in the cells of a notebook; return this. Raises as that does.
-
-        A program that ends without `stop` ends the block there.
-        """
-        self.__enter__()
-        atexit.register(self._left_open)
-        return self
-
-    def stop(self) -> None:
-        """Leave the block that `start` has entered. Raises CaptureError outside of it."""
-        if _entered.get(os.getpid()) is not self:
-            raise CaptureError("this capture() was not started, or has ended; call start() of it, or capture() again")
-        atexit.unregister(self._left_open)
-        self.__exit__(None, None, None)
-
-    def _left_open(self) -> None:
-        if _entered.get(os.getpid()) is self:
-            with suppress(SystemExit, KeyboardInterrupt):  # a signal came meanwhile, and the process is ending anyway
-                error = getattr(sys, "last_value", None) or SystemExit()
-                self.__exit__(type(error), error, None)
-
-    def __enter__(self) -> "Session":
-        if "entered" in self.uses:
-            raise CaptureError("this capture() was begun before, and each is one capture; call capture() again")
-        self.uses.append("entered")
+    def check_free(self) -> None:
+        """Raise CaptureError if another profiler is running in this process."""
         self._profiler.check_free()
-        with self._alone():
-            self._begin()
-        return self
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other captures of this process out from now on, unless the block fails. Raises CaptureError.
-
-        Until its first active step no profiler runs, so that cannot tell; and two that begin in two threads end Python.
-        """
-        if self._takes_steps and _entered.setdefault(os.getpid(), self) is not self:
-            raise CaptureError("another capture() of this process has not ended yet, and there is one at a time")
-        try:
-            yield
-        except BaseException:
-            self._let_others_in()
-            raise
-
-    def _let_others_in(self) -> None:
-        if _entered.get(os.getpid()) is self:
-            del _entered[os.getpid()]
-
-    def _begin(self) -> None:
-        self._who = parallel.identity()
-        self._worker = rundir.worker_name(self._who.host, self._who.rank)
-        self._agree_on_run_dir()
+    def begin(self) -> None:
+        """Agree on the run directory, begin the files there, and start the profiler."""
         self._begin_files()
-        self._keep_nccl_log()
-        self._conclusion = Conclusion(self._options.keeping, self._who, self.run_dir, self._options.show)
+        who = self._files.who
+        self._conclusion = Conclusion(self._options.keeping, who, self.run_dir, self._options.show)
         if self._options.flight_recorder:
-            self._recorder = FlightRecorder(self.run_dir, self._who.rank)
+            self._recorder = FlightRecorder(self.run_dir, who.rank)
             self._recorder.start()
         self._interrupts.start()
         try:
             with self._interrupts.held():
                 if self._options.agreed is None:
-                    self._probe.at_start(self._who)
+                    self._probe.at_start(who)
                 else:
                     self._probe.skip("captured on demand, for which no rank waits")
                 self._record.look_at_gpu("start")
@@ -299,9 +207,23 @@ class Session:
         if self._takes_steps:
             take_steps(self.step)
 
+    def _begin_files(self) -> None:
+        """Take the run directory of rank 0, and write to it what is known by now. Raises RunDirError."""
+        options, files = self._options, self._files
+        rank = parallel.identity().rank
+        dumps = [f"{DUMP_PREFIX}{rank}"] if options.flight_recorder else []  # torch may write one by itself
+        snapshots = [snapshot_name(rank)] if options.detail.memory else []
+        files.agree(options.create, options.patience, [*dumps, *snapshots])
+        known = sidefiles.rank_facts(files.who, self._device, self.schedule, self._subject, self._profiler.options)
+        files.begin(replace(known, keep=options.keeping.kept), self._clock, self._probe)
+        only_on_gpus = options.detail.only_on_gpus
+        if self.is_first and self._device.type != "cuda" and only_on_gpus:
+            say(f"{', '.join(only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
+        files.keep_nccl_log()
+
     def _begin_memory(self) -> None:
         if self._options.detail.memory and self._device.type == "cuda":
-            self._memory = MemoryRecord(self.run_dir, self._who.rank, self._device)
+            self._memory = MemoryRecord(self.run_dir, self._files.who.rank, self._device)
             self._memory.start()
 
     def _end_memory(self, error: BaseException | None) -> None:
@@ -316,45 +238,6 @@ class Session:
                 step_memory=list(memory.steps), memory_snapshot=memory.name, memory_snapshot_reason=memory.reason
             )
 
-    def _agree_on_run_dir(self) -> None:
-        """Take the directory of rank 0, which creates it. Raises RunDirError."""
-        who, asked = self._who, self.run_dir
-        if self._options.agreed is None:
-            self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
-            if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
-                say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
-            elif who.rank == 0 and self.run_dir != asked:
-                say(f"{asked} has files in it; traces go to {self.run_dir}")
-            rundir.make(self.run_dir)
-        else:
-            rundir.check_made(self.run_dir)
-        dumps = [f"{DUMP_PREFIX}{who.rank}"] if self._options.flight_recorder else []  # torch may write one by itself
-        dumps += [snapshot_name(who.rank)] if self._options.detail.memory else []
-        rundir.claim(self.run_dir, self._worker, [*dumps, *([RUN_FILE] if self.is_first else [])])
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank writes and says what is the same for all."""
-        return self._who.rank == min(self._options.agreed or [0])
-
-    def _begin_files(self) -> None:
-        """Write the side file of this rank, and as rank 0 that of the run. Raises RunDirError."""
-        who = self._who
-        known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._profiler.options)
-        meta = self.run_dir / rundir.meta_name(self._worker)
-        self._record.begin(meta, replace(known, keep=self._options.keeping.kept), self._clock, self._probe)
-        if self.is_first:
-            facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
-            rundir.write_json(self.run_dir / RUN_FILE, facts)
-            only_on_gpus = self._options.detail.only_on_gpus
-            if self._device.type != "cuda" and only_on_gpus:
-                say(f"{', '.join(only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
-
-    def _keep_nccl_log(self) -> None:
-        log = self.run_dir / rundir.nccl_log_name(self._worker)
-        if nccl_log.keep(log) and self._record.facts.rank == 0:
-            say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
-
     def note(self, **facts: Any) -> None:
         """Set fields of the side file that were found before the first step, which begins now. Raises RunDirError."""
         with self._interrupts.shield():
@@ -367,13 +250,7 @@ class Session:
 
         Raises CaptureError outside of the block.
         """
-        if not self.uses:
-            raise CaptureError(
-                "capture() records in its block only: write `with commtrace.capture(...) as session:`, and in it the "
-                "training loop, with session.step() at the end of each step"
-            )
-        if self._has_ended:
-            raise CaptureError("this capture() has ended, and records nothing more; call capture() again")
+        self.check_recording()
         self._watch_loop()
         with self._interrupts.shield():
             step = self.steps_done
@@ -385,7 +262,7 @@ class Session:
             self._profiler.step()
             if self.schedule.ends_cycle(step):
                 self._write_memory()
-                self._look_for_absent()
+                self._files.look_for_absent()
             self._clock.start()
 
     def _watch_loop(self) -> None:
@@ -424,27 +301,15 @@ class Session:
         """Whether the trace may hold this step."""
         return self.schedule.phase(step) == "active" or self.schedule.is_early(step)
 
-    def _look_for_absent(self) -> None:
-        if self._options.agreed is None:
-            self._record.look_for_absent()
-        elif self.is_first:
-            self._record.note_absent(sorted(set(self._options.agreed) - rundir.ranks_here(self.run_dir)))
-
     def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():
-            name = rundir.trace_name(self._worker, self._cycles + self._profiler.cycles_lost)
-            rundir.write_trace(self.run_dir / name, self._gpu.examined(export))
-            self._cycles += 1
-            self._conclusion.files.add(name)
+            cycle = self._files.cycles + self._profiler.cycles_lost
+            self._conclusion.files.add(self._files.write_trace(export, self._gpu, cycle))
             self._record.look_at_groups()
             self._record.settle(self._conclusion.files, STILL_RUNNING)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._has_ended:  # by `stop`, inside of the block
-            return
-        self._has_ended = True
+    def end(self, error: BaseException | None) -> None:
+        """Stop the profiler, write what is known now, and do what follows the traces."""
         with self._interrupts.shield():
             leave_steps(self.step)
             self._clock.counters.stop()
@@ -463,7 +328,7 @@ class Session:
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
                 self._release_signals()
-                self._let_others_in()
+                self.let_others_in()
                 if self._options.tell is not None:
                     self._tell_outcome(self._options.tell)
 
@@ -472,7 +337,7 @@ class Session:
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
-                self._look_for_absent()
+                self._files.look_for_absent()
         except BaseException as err:
             error = error or err
             self._profiler.drop()
@@ -483,7 +348,7 @@ class Session:
             self._record.look_at_gpu("end")
             self._end_memory(error)
             self._record.save(self._why_incomplete(error))
-            self._keep_nccl_log()  # of communication that began inside the block
+            self._files.keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)
 
     def _probe_again(self, error: BaseException | None) -> None:
@@ -516,7 +381,7 @@ class Session:
     def _too_short(self, done: str) -> str:
         """Why the program was too short, and what is traced instead."""
         schedule, last = self.schedule, self.steps_done - 1
-        if self._cycles:
+        if self._files.cycles:
             asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
             if schedule.is_early(last):
                 return f"{self._program} ended before {asked}; steps {schedule.early_from} to {last} {self._early}"
@@ -528,12 +393,12 @@ class Session:
     @property
     def _all_traced(self) -> bool:
         """Whether every scheduled cycle is over, and its trace written."""
-        return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
+        return self.steps_done >= self.schedule.total_steps and self._files.cycles >= self.schedule.repeat
 
     def look_for_absent(self) -> None:
         """Record which ranks are not captured, as the process group is about to go."""
         with self._interrupts.shield():
-            self._look_for_absent()
+            self._files.look_for_absent()
 
     def _tell_outcome(self, tell: Callable[[str], None]) -> None:
         sentence = self.outcome().sentence()
@@ -602,7 +467,7 @@ class Session:
         """Pack and analyse the traces written so far. The main thread, if it goes on after all, waits for the exit."""
         with self._errors_reported():
             self._note_blocked(signum)
-            if self._cycles:
+            if self._files.cycles:
                 patience = Patience(lambda: signum)
                 self._conclusion.finish_packing(patience)
                 self._record.settle(self._conclusion.files, self._record.reason)

@@ -55,6 +55,8 @@ def test_a_block_without_a_step(tmp_path, capfd) -> None:
 
 
 def test_a_session_that_is_not_entered(tmp_path, capfd) -> None:
+    gc.collect()  # those of other tests say it as well
+    capfd.readouterr()
     session = three(tmp_path / "run", device="cpu")
     with pytest.raises(CaptureError, match=r"write `with commtrace\.capture\(\.\.\.\) as session:`"):
         session.step()

@@ -77,7 +77,7 @@ class ScriptSession(Session):
 
     def restart(self) -> bool:
         """Count steps anew from 0 and drop those so far; return False, and do nothing, if a trace has been written."""
-        if self._cycles:
+        if self._files.cycles:
             return False
         with self._interrupts.shield():
             self._rests_until = 0
@@ -112,7 +112,7 @@ class ScriptSession(Session):
 
     def traced_steps(self) -> list[int]:
         """The steps that are in the traces, the one that the script ended in as well."""
-        if not self._cycles:
+        if not self._files.cycles:
             return []
         schedule, last = self.schedule, self.steps_done
         early = self._profiler.wrote_early or schedule.is_early(last)
@@ -122,11 +122,11 @@ class ScriptSession(Session):
     @property
     def was_displaced(self) -> bool:
         """Whether nothing was traced, because the script ran a profiler of its own."""
-        return not self._cycles and self._profiler.stood_aside
+        return not self._files.cycles and self._profiler.stood_aside
 
     def _too_short(self, done: str) -> str:
         schedule, last = self.schedule, self.steps_done - 1
-        if not self._cycles and schedule.early_from is None and last < schedule.first_active:
+        if not self._files.cycles and schedule.early_from is None and last < schedule.first_active:
             return f"the script ended after step {last:,}, before step {schedule.first_active:,}, {NOT_REACHED}"
         return super()._too_short(done)
 
@@ -156,7 +156,7 @@ class ScriptSession(Session):
             with self._interrupts.shield():
                 self._attempt_memory(error)
                 self.gather(error)
-                if self._cycles or self.unwritten is None:
+                if self._files.cycles or self.unwritten is None:
                     self._analyse(error)
         finally:
             super()._release_signals()
@@ -190,7 +190,7 @@ class ScriptSession(Session):
         """
         if self.unwritten is None or (who.rank and not any(self.run_dir.glob("*.pt.trace.*"))):
             return None
-        return Outcome(self.run_dir, who.rank, who.world_size, self._cycles, self.unwritten).sentence()
+        return Outcome(self.run_dir, who.rank, who.world_size, self._files.cycles, self.unwritten).sentence()
 
     def _note_blocked(self, signum: Signals) -> None:
         if not self._is_over:  # else it is the script that is blocked, after all that is traced
