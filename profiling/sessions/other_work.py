@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ class OtherWork:
 
     A model is evaluated from `eval()` until `train()` of the same module, if its weights stay as they are meanwhile:
     a part that is frozen in each step is no evaluation, nor is a training with the dropout turned off. A checkpoint is
-    a call of `torch.save`. Times are ns of the host's monotonic clock.
+    a call of `torch.save`. Times are ns of the host's monotonic clock. `begins` is told of each call of `eval()` and
+    `torch.save` before that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begins: Callable[[Beside], None] | None = None) -> None:
+        self._begins = begins
+        self._is_attached = False
         self._evaluated: tuple[weakref.ref[torch.nn.Module], int, tuple[int, int]] | None = None
         self._saving_since: int | None = None
         self._spans: dict[Beside, deque[_Span]] = {
@@ -31,9 +35,16 @@ class OtherWork:
         }
 
     def attach(self, patches: Patches) -> None:
-        """Begin to notice."""
+        """Begin to notice, unless it does already: whoever began first, ends it."""
+        if self._is_attached:
+            return
+        self._is_attached = True
+        patches.on_detach(self._detached)
         patches.wrap(torch.nn.Module, "train", self._train)
         patches.wrap(torch, "save", self._save)
+
+    def _detached(self) -> None:
+        self._is_attached = False
 
     @property
     def evaluated(self) -> int:
@@ -66,7 +77,12 @@ class OtherWork:
         return bool(spans) and spans[-1][1] > begin_ns
 
     def _train(self, original: Any, module: torch.nn.Module, mode: bool = True) -> Any:
-        """`eval()` is `train(False)`, which calls that of each part."""
+        """`eval()` is `train(False)`, which calls that of each part; models may have an `eval` of their own.
+
+        Those of transformers have.
+        """
+        if not mode and self._begins is not None:
+            self._begins("evaluation")
         if self._evaluated is None:
             if not mode and module.training:
                 weights = _version(module)
@@ -82,6 +98,8 @@ class OtherWork:
         return original(module, mode)
 
     def _save(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._begins is not None:
+            self._begins("checkpoint")
         self._saving_since = since = time.perf_counter_ns()
         try:
             return original(*args, **kwargs)

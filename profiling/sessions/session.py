@@ -33,6 +33,7 @@ from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord
 from .loop_watch import LoopWatch, steps_of_periods
 from .memory_record import MemoryRecord
+from .other_work import OtherWork
 from .outcome import CYCLE_LOST, EARLY_IN_LOOP, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .profiler import Export, Profiler
 from .rank_files import RankFiles
@@ -104,6 +105,7 @@ class Session(Block):
         subject: Subject,
         options: SessionOptions = SessionOptions(),
         profiler: Profiler | None = None,
+        other: OtherWork | None = None,
     ) -> None:
         super().__init__()
         self.schedule = schedule
@@ -111,7 +113,7 @@ class Session(Block):
         self._subject = subject
         self._options = options
         self._profiler = profiler or Profiler(schedule, device, options.detail)
-        self._clock = StepClock(device)
+        self._clock = StepClock(device, other)
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         self._files = RankFiles(run_dir, subject, options.agreed)

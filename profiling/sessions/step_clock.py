@@ -13,6 +13,7 @@ import torch
 
 from ...common import wording
 from ...contract.rank import Phase, StepTime
+from .other_work import OtherWork
 from .step_work import Counters, WorkCounters
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
@@ -109,8 +110,8 @@ class StepClock:
     While a CUDA graph is captured there is no time to be had, nor after a CUDA error that stays: nothing raises here.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.counters = WorkCounters()
+    def __init__(self, device: torch.device, other: OtherWork | None = None) -> None:
+        self.counters = WorkCounters(other)
         self._device = device
         self._done: list[StepTime] = []
         self._open: deque[tuple[int, Phase, int, Mark, Mark]] = deque()

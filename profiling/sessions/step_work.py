@@ -41,8 +41,8 @@ class Counters:
 class WorkCounters:
     """Counts between `start()` and `stop()`; nothing here raises. `other` notices evaluations and checkpoints."""
 
-    def __init__(self) -> None:
-        self.other = OtherWork()
+    def __init__(self, other: OtherWork | None = None) -> None:
+        self.other = other or OtherWork()
         self._patches = Patches()
         self._gc_ns = 0
         self._gc_since: int | None = None

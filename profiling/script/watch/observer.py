@@ -5,7 +5,6 @@ ends a few steps after the last traced one, so that the rest of the script runs 
 """
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,14 +14,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ....common.trigger import Plan, Request, folder_of_plan
+from ....common.trigger import Beside, Plan, Request, folder_of_plan
 from ...base.console.notices import say
 from ...base.current import leave_steps, take_steps
 from ...base.patches import Patches
@@ -40,6 +38,8 @@ from ...sessions.step_clock import captures_graph
 from ..config import UNTIL_PLANNED, RunConfig
 from . import model
 from .alone import Alone
+from .asking_signal import AskingSignal
+from .beside_training import BesideTraining
 from .forks import end_without_kineto
 from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
@@ -48,12 +48,11 @@ from .others import OtherProfilers
 from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
 from .steps import Steps
+from .words import IN_GRAPH, nothing_captured, plan_in_words, traced
 
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
 _LOOK_S = 1.0
-_SIGNAL = signal.SIGUSR2
-_GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
 
 
 class StartWatch(Protocol):
@@ -88,16 +87,16 @@ class Observer:
         self._until_over = Patches()
         self._step_ends = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
         self._alone = Alone()
-        self._other_work = OtherWork()
+        self._other_work = OtherWork(self._notice if config.limits is None else None)
         self._others = OtherProfilers()
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
         self._listener: Listener | None = None
         self._on_demand: list[ScriptSession] = []
-        self._asked = False
+        self._signal = AskingSignal()
         self._looks_again_s = 0.0
-        self._beside: dict[int, str] = {}  # what a step holds that is not training
+        self._beside = BesideTraining()
         self._is_owed = False  # a capture, once the script's own profiler has ended
         self._steps = -1  # of the optimizer, after the first one
         self._begun = False
@@ -115,9 +114,6 @@ class Observer:
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
         self._others.watch(self._counting, self._before_other_profiler)
-        if self._config.limits is None:
-            self._patches.wrap(torch.nn.Module, "train", self._notice_evaluation)
-            self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
         self._processes = ProcessWatch(self._patches)
@@ -128,43 +124,18 @@ class Observer:
             take_steps(self.end_step)
             self._counting.on_detach(lambda: leave_steps(self.end_step))
             follow(self._step_ends, self._counting)
-            self._handle_signal()
+            self._signal.handle()
         elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
 
-    def _notice_evaluation(self, original: Any, module: Any, mode: bool = True) -> Any:
-        """`eval()` is `train(False)`, also where a model, as those of transformers, has an `eval` of its own."""
-        if mode:
-            return original(module, mode)
-        return self._notice("an evaluation (Module.eval)", original, module, mode)
-
-    def _notice(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note that a recorded step is not only a step of training."""
+    def _notice(self, what: Beside) -> None:
+        """Note that a recorded step of the first capture is not only a step of training."""
         session = self._session
-        if session is not None and os.getpid() == self._pid and session.records(session.steps_done):
-            self._beside.setdefault(session.steps_done, what)
-        return original(*args, **kwargs)
-
-    def _handle_signal(self) -> None:
-        """Take SIGUSR2 for a request, unless the script has a use for it. Without a handler it ends a process."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(_SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN):
-            signal.signal(_SIGNAL, self._signalled)
-            signal.siginterrupt(_SIGNAL, False)
-
-    def _signalled(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the signature of a handler)
-        if self._listener is not None and os.getpid() == self._pid:
-            self._listener.ask()
-        else:
-            self._asked = True
-
-    def _ignore_signal(self) -> None:
-        """A request that comes too late must not end the process."""
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) == self._signalled:
-            signal.signal(_SIGNAL, signal.SIG_IGN)
+        if session is not None and session is self._captured and os.getpid() == self._pid:
+            self._beside.note(session, what)
 
     def finish(self, error: BaseException | None) -> None:
         """Finish after the script, with its error if any. May raise for a signal, as the script would."""
@@ -176,12 +147,12 @@ class Observer:
             self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        self._ignore_signal()
+        self._signal.ignore()
         session = self._session
         if session is not None and self._config.limits is not None and ended_well(error):
             self._attempt(session.step)
         if session is not None and self._step_ends.in_graph and session.steps_done < session.schedule.total_steps:
-            session.cut_short(_GRAPH)
+            session.cut_short(IN_GRAPH)
         minute = self._config.from_minute
         if session is not None and minute is not None and session.schedule.wait == UNTIL_PLANNED:
             session.cut_short(f"the script ended before minute {minute:g} (--from-minute)")
@@ -199,7 +170,7 @@ class Observer:
         if not self._begun and not any(watch.taken for watch in self._started):
             processes = self._processes.said() if self._processes is not None else None
             in_graph = self._step_ends.in_graph
-            say(_nothing_captured(self._config, processes, in_graph=in_graph, has_stepped=self._steps >= 0))
+            say(nothing_captured(self._config, processes, in_graph=in_graph, has_stepped=self._steps >= 0))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
@@ -245,6 +216,7 @@ class Observer:
             self._session.leave()
         if self._begun:
             end_without_kineto()
+        self._signal.goes_to(None)
         self._session = self._captured = self._listener = None
 
     def end_step(self) -> None:
@@ -323,7 +295,7 @@ class Observer:
             session.reschedule(schedule)
             listener.free_until = 0
             if session.is_first:
-                say(f"{_steps(plan.from_step, plan.steps)} traced, into {session.run_dir}")
+                say(f"{traced(plan.from_step, plan.steps)} traced, into {session.run_dir}")
         elif plan.has(parallel.identity().rank):
             self._begin_on_demand(plan, schedule)
 
@@ -348,7 +320,7 @@ class Observer:
         self._session = session
         self._on_demand.append(session)
         if session.is_first:
-            say(f"{_steps(plan.from_step, plan.steps)} traced on demand, into {session.run_dir}")
+            say(f"{traced(plan.from_step, plan.steps)} traced on demand, into {session.run_dir}")
 
     def _init_process_group(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -393,6 +365,7 @@ class Observer:
                 flight_recorder=self._config.flight_recorder,
             ),
             others=self._others,
+            other_work=self._other_work,
             say=say,
             done=max(0, self._steps),
         )
@@ -405,7 +378,7 @@ class Observer:
         if self._config.limits is None:
             self._listen(session, who, device)
         if who.rank == 0:
-            say(f"{_plan_text(self._config)}; traces go to {session.run_dir}")
+            say(f"{plan_in_words(self._config)}; traces go to {session.run_dir}")
 
     def _listen(self, session: ScriptSession, who: Identity, device: torch.device) -> None:
         """Take requests for further captures from now on."""
@@ -422,8 +395,7 @@ class Observer:
             other=self._other_work,
         )
         self._listener.free_until = session.schedule.first_profiled
-        if self._asked:
-            self._listener.ask()
+        self._signal.goes_to(self._listener)
         self._listener.start()
 
     def _part(self, who: Identity) -> str | None:
@@ -453,7 +425,7 @@ class Observer:
             return
         try:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None), session)
-            beside = self._not_training(session)
+            beside = self._beside.said(session)
             self._is_owed = session is self._captured and (session.was_displaced or beside is not None)
             if beside is not None and session.is_first:
                 goes_on = session.steps_done >= session.schedule.total_steps + TRAILING_STEPS
@@ -466,19 +438,6 @@ class Observer:
             sentence = session.outcome().sentence() if session.unwritten is None else None
             if sentence:
                 say(sentence)
-
-    def _not_training(self, session: ScriptSession) -> str | None:
-        """The first traced step that holds more than training, in words; None where none does, or each of them.
-
-        What every step holds belongs to the training: a frozen part that is set to `eval()` again and again, say. So
-        does what is in each period of a loop.
-        """
-        if session.has_whole_periods:
-            return None
-        beside, self._beside = self._beside, {}
-        traced = session.traced_steps()
-        held = [step for step in traced if step in beside]
-        return f"step {held[0]:,} holds {beside[held[0]]}" if 0 < len(held) < len(traced) else None
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
         session = self._session
@@ -522,31 +481,3 @@ def _leaver(observer: Observer) -> Callable[[], None]:
             left.leave()
 
     return leave
-
-
-def _plan_text(config: RunConfig) -> str:
-    if config.limits is not None:
-        return "the whole run is traced"
-    schedule, first = config.schedule, config.schedule.first_active
-    if config.from_minute is not None:
-        return f"{schedule.active} steps are traced after {config.from_minute:g} minutes"
-    again = f", and {schedule.repeat - 1} times more every {schedule.cycle_steps}" if schedule.repeat > 1 else ""
-    return f"{_steps(first, schedule.active)} traced, where the next one is step 0{again}"
-
-
-def _steps(first: int, count: int) -> str:
-    return f"steps {first:,} to {first + count - 1:,} are" if count > 1 else f"step {first:,} is"
-
-
-def _nothing_captured(config: RunConfig, processes: str | None, *, in_graph: bool, has_stepped: bool) -> str:
-    if in_graph:
-        return f"nothing was captured: {_GRAPH}"
-    if has_stepped:
-        return "nothing was captured: rank 0, which the other ranks follow, made no step of an optimizer"
-    if config.step_on is not None:
-        return f"nothing was captured: {config.step_on} did not return in this process (--step-on)"
-    if processes is not None:
-        return f"nothing was captured: this process trained nothing, and {processes}"
-    if config.limits is None:
-        return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
-    return "nothing was captured: this process is one of several, and never joined a process group"

@@ -12,6 +12,7 @@ from ...base.keeping import TRACES_ONLY
 from ...base.schedule import TRAILING_STEPS, Schedule
 from ...errors import UnwritableError
 from ...ranks.process_group import Identity
+from ...sessions.other_work import OtherWork
 from ...sessions.outcome import EARLY, NOT_REACHED, ONE_STEP, Outcome
 from ...sessions.session import Session, SessionOptions
 from ...sessions.side_files import Subject
@@ -25,7 +26,10 @@ _BASELINE_STEPS = 5 * TRAILING_STEPS
 
 
 class ScriptSession(Session):
-    """A `Session` that makes way. `say` tells the user about the capture; `done` steps have been done before it."""
+    """A `Session` that makes way. `say` tells the user about the capture; `done` steps have been done before it.
+
+    `other_work` notices what is beside training, also between captures.
+    """
 
     _program = "the script"
     _early = EARLY
@@ -42,12 +46,14 @@ class ScriptSession(Session):
         options: SessionOptions,
         *,
         others: OtherProfilers,
+        other_work: OtherWork,
         say: Callable[[str], None],
         done: int = 0,
     ) -> None:
         profiler = ScriptProfiler(schedule, device, options.detail, others, say, done)
-        super().__init__(run_dir, schedule, device, subject, options, profiler)
+        super().__init__(run_dir, schedule, device, subject, options, profiler, other_work)
         self._others = others
+        self._other_work = other_work
         self._say = say
         self._is_over = False
         self._gathered = False
@@ -93,7 +99,15 @@ class ScriptSession(Session):
     def further(self, run_dir: Path, schedule: Schedule, options: SessionOptions, *, done: int) -> "ScriptSession":
         """Another capture of the same script, when this one is over."""
         return ScriptSession(
-            run_dir, schedule, self._device, self._subject, options, others=self._others, say=self._say, done=done
+            run_dir,
+            schedule,
+            self._device,
+            self._subject,
+            options,
+            others=self._others,
+            other_work=self._other_work,
+            say=self._say,
+            done=done,
         )
 
     def make_way(self) -> None:
