@@ -108,6 +108,7 @@ def test_own_lateness_has_the_right_cause(every: dict[int, list[Late]]) -> None:
     assert sum(wrong.values()) <= (1 - RIGHT_FRAC) * len(own), wrong
 
 
+@pytest.mark.slow
 def test_a_victim_is_not_to_blame(every: dict[int, list[Late]]) -> None:
     victims = [late for found in every.values() for late in found if late.rank != late.fault_of and late.is_explained]
     assert len(victims) > 0.5 * len(every)

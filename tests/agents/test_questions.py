@@ -147,6 +147,7 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     assert "cannot answer" in asked.one("predict", run="run", changes=[{"no_data_wait": True, "links": "between=2"}])
 
 
+@pytest.mark.slow
 def test_two_runs_that_differ_by_much_and_two_that_do_not(tmp_path: Path) -> None:
     for name, longer in (("a", 4), ("b", 4), ("c", 12)):
         Drawn(4, 2, 10 * MS, longer * MS, 3 * MS, 10**7).write(tmp_path / name)

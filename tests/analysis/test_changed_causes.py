@@ -23,6 +23,8 @@ from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.metrics.prices import Gain
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 STEP = {"aten::mm": ("gemm", 6.0), "aten::relu": ("relu", 1.0), "aten::add": ("add", 2.0)}
 """Operators of a step, their kernels and how many ms these take; the first is called twice."""

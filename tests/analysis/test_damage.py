@@ -206,7 +206,7 @@ _COMMANDS = [
 ]
 
 
-@pytest.mark.slow_cases("export tensorboard-copy", "serve", "table lateness")
+@pytest.mark.slow
 @pytest.mark.parametrize("command", a_sample(_COMMANDS, 9))
 def test_every_command_says_what_was_repaired(tmp_path, capsys, command):
     if command in _NEEDS:

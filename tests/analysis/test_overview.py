@@ -22,9 +22,7 @@ def run(request):
     return analyse(DATA / request.param)
 
 
-@pytest.mark.slow_cases(
-    "gloo-training-60", "nccl-pipeline-60", "nccl-pipeline-80", "nccl-two-hosts-60", "nccl-two-hosts-80"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_it_fits_one_screen(run, width) -> None:
     lines = overview(run, Screen(width=width)).splitlines()

@@ -67,6 +67,7 @@ def test_every_table_is_what_people_see_of_the_table_of_that_name(run, html) -> 
         assert table.rows == [[text.replace("`", "") for text in row] for row in rows]  # in a page it is code
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_the_csv_to_the_last_digit_shown(run, html) -> None:
     units = {"(s)": 1e9, "(ms)": 1e6, "(us)": 1e3, "(ns)": 1.0, "(%)": 0.01}
     checked = 0

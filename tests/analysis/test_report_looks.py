@@ -176,6 +176,7 @@ def test_names_in_backticks_are_code_and_stay_text() -> None:
     assert not any(tag == "img" for tag, _ in assert_self_contained(html).elements)
 
 
+@pytest.mark.slow
 def test_no_backtick_is_left_in_a_page(run) -> None:
     read = ReadPage(run.report().html)
     assert not [text for text in read.texts if "`" in text]

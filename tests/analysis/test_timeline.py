@@ -60,6 +60,7 @@ def shown(request) -> Shown:
     return Shown(analyse(DATA / request.param, details=False))
 
 
+@pytest.mark.slow
 def test_every_activity_is_there_to_the_nanosecond(shown):
     expected = Counter()
     activities = shown.found.run.activities

@@ -303,6 +303,7 @@ def test_a_folder_of_a_run_of_xprof(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "left out beside xplane.pb files: r0.pt.trace.json; name them to read them" in said.err
 
 
+@pytest.mark.slow
 def test_all_that_people_see_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read(tpus(), tmp_path)
     page, timeline = str(tmp_path / "r.html"), str(tmp_path / "t.pftrace")
@@ -366,6 +367,7 @@ def test_what_a_general_start_begins_is_one_collective(tmp_path: Path, name: str
         assert calls["size_bytes"].tolist() == [64 * 4]
 
 
+@pytest.mark.slow
 def test_a_page_of_what_takes_no_time(tmp_path: Path) -> None:
     space = Space()
     ops = space.plane("/device:TPU:0").line("XLA Ops")
@@ -445,6 +447,7 @@ def mutants(content: bytes, seed: int, count: int) -> Iterator[bytes]:
         yield bytes(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
 def test_no_damage_breaks_the_reader(tmp_path: Path, kind: str) -> None:
     if kind == "tpu":

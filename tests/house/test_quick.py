@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "outcome"), [("torch", "1 failed"), ("json", "1 passed")])
 def test_an_import_of_torch_fails(library: str, outcome: str, tmp_path: Path) -> None:
     path = tmp_path / "test_one.py"
