@@ -200,3 +200,21 @@ def test_side_files_tell_the_stages(pipelined) -> None:
     for meta in found:
         assert (meta["model"]["parameters"], meta["batch_size_per_rank"]) == (RESNET18_PARAMETERS, None)
         assert (meta["ddp"], meta["fsdp"], meta["dp"]) == (None, None, None)
+
+
+@pytest.mark.slow
+def test_interleaved_stages_with_a_heavy_one(tmp_path) -> None:
+    options = ["--batch-size", 8, "--microbatches", 4, "--pipeline-schedule", "interleaved", "--stage-blocks", "1,5,2,2"]
+    run = captured(tmp_path, "pipeline", 2, *options)
+    facts = [metas(run)[rank]["pipeline"] for rank in range(2)]
+    stages = [[fact, *fact["further_stages"]] for fact in facts]
+    assert [[one["stage"] for one in of_rank] for of_rank in stages] == [[0, 2], [1, 3]]
+    in_order = sorted((one for of_rank in stages for one in of_rank), key=lambda one: one["stage"])
+    assert [len(one["blocks"]) for one in in_order] == [1, 5, 2, 2]
+    assert [name for one in in_order for name in one["blocks"]] == list(blocks())
+    assert all(one["output"] == other["input"] for one, other in pairwise(in_order))
+    assert {(fact["stages"], fact["schedule"]) for fact in facts} == {(4, "interleaved")}
+    found = analyse(run).pipeline_stages
+    assert set(found["schedule"]) == {"interleaved 1F1B"}
+    assert set(found["stage"]) == {0, 1, 2, 3}
+    assert found.loc[found["work_frac"].idxmin(), "stage"] == 0

@@ -90,16 +90,25 @@ class TensorShape:
 
 
 @dataclass(frozen=True)
-class PipelineFacts:
-    """This rank's stage of a pipeline."""
+class StageFacts:
+    """A stage of a pipeline."""
 
     stage: Annotated[int, People("number of the stage, from 0")]
-    stages: Annotated[int, People("number of stages")]
-    schedule: Annotated[str, People("`gpipe` or `1f1b`")]
-    microbatches: Annotated[int, People("number of microbatches that each batch is split into")]
-    batch_size: Annotated[int, People("samples in a batch, which passes through all stages")]
     blocks: Annotated[Sequence[str], People("names of the model's blocks in this stage")]
     parameters: Annotated[int, People("number of parameters of this stage", unit="elements")]
     forward_flops_per_microbatch: Annotated[int, People("cost of the forward pass", unit="floating-point operations")]
     input: Annotated[TensorShape, People("what the stage receives")]
     output: Annotated[TensorShape, People("what the stage passes on")]
+
+
+@dataclass(frozen=True)
+class PipelineFacts(StageFacts):
+    """This rank's stage of a pipeline; the first of them, if it has several."""
+
+    stages: Annotated[int, People("number of stages")]
+    schedule: Annotated[str, People("`gpipe`, `1f1b` or `interleaved`")]
+    microbatches: Annotated[int, People("number of microbatches that each batch is split into")]
+    batch_size: Annotated[int, People("samples in a batch, which passes through all stages")]
+    further_stages: Annotated[
+        Sequence[StageFacts], People("the rank's other stages, where the schedule is interleaved", may_lack=True)
+    ] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -57,6 +57,14 @@ class ModeOptions(Protocol):
     @property
     def pipeline_schedule(self) -> PipelineScheduleName:
         """The schedule of the pipeline's stages."""
+
+    @property
+    def stages_per_rank(self) -> int | None:
+        """Stages of a pipeline on each rank, if given by the user."""
+
+    @property
+    def stage_blocks(self) -> Sequence[int] | None:
+        """How many blocks of the model each stage of a pipeline has, if given by the user."""
 
 
 def _nothing_to_check(options: ModeOptions) -> None:

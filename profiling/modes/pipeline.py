@@ -15,38 +15,73 @@ if TYPE_CHECKING:
 
     from .mode import Autocast, Batch
 
-# With two microbatches per stage, all stages of a pipeline are busy for about half of the time or more.
-_MICROBATCHES_PER_STAGE = 2
+# With two microbatches per rank, all ranks of a pipeline are busy for about half of the time or more.
+_MICROBATCHES_PER_RANK = 2
+_INTERLEAVED = 2
 
 
-def microbatches_of(options: ModeOptions, stages: int) -> int:
-    """Number of parts of a batch: at most two per stage, the most that divide the batch evenly.
+def parse_stage_blocks(text: str) -> tuple[int, ...]:
+    """The numbers in `2,6,2`. Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"--stage-blocks {text}: expected how many blocks each stage has, such as 2,6,2")
+    return tuple(map(int, parts))
 
-    Raises UsageError if these are fewer than 1F1B needs, which keeps every stage busy with one of its own.
+
+def stages_per_rank(options: ModeOptions) -> int:
+    """Stages on each rank: several where they are interleaved."""
+    return options.stages_per_rank or (_INTERLEAVED if options.pipeline_schedule == "interleaved" else 1)
+
+
+def microbatches_of(options: ModeOptions, ranks: int) -> int:
+    """Number of parts of a batch: at most two per rank, the most that divide the batch evenly.
+
+    Raises UsageError if these are fewer than 1F1B needs, which keeps every rank busy with one of its own, or cannot be
+    handed around in turns of as many as there are ranks, as where stages are interleaved.
     """
-    most = min(options.batch_size, _MICROBATCHES_PER_STAGE * stages)
-    count = options.microbatches or next(n for n in range(most, 0, -1) if options.batch_size % n == 0)
-    if options.pipeline_schedule == "1f1b" and count < stages:
+    in_turns = options.pipeline_schedule == "interleaved"
+    most = min(options.batch_size, _MICROBATCHES_PER_RANK * ranks)
+    even = [n for n in range(most, 0, -1) if options.batch_size % n == 0]
+    count = options.microbatches or next((n for n in even if not in_turns or n % ranks == 0), even[0])
+    if options.pipeline_schedule == "1f1b" and count < ranks:
         raise UsageError(
-            f"--batch-size {options.batch_size}: {stages} stages need at least {stages} microbatches of one size, "
-            f"found {count}; use a multiple of {stages} with as many --microbatches, or --pipeline-schedule gpipe"
+            f"--batch-size {options.batch_size}: {ranks} stages need at least {ranks} microbatches of one size, "
+            f"found {count}; use a multiple of {ranks} with as many --microbatches, or --pipeline-schedule gpipe"
+        )
+    if in_turns and count % ranks:
+        raise UsageError(
+            f"--batch-size {options.batch_size}: interleaved stages on {ranks} ranks need microbatches of one size in "
+            f"a multiple of {ranks}, found {count}; use a multiple of {ranks} with as many --microbatches"
         )
     return count
 
 
-def check_stages(options: ModeOptions, stages: int) -> None:
-    """Raise UsageError if the model or its batch cannot be split into `stages` parts."""
+def check_stages(options: ModeOptions, ranks: int) -> None:
+    """Raise UsageError if the model or its batch cannot be split over so many ranks."""
     import torch
 
     from ..workloads.models import BLOCKS, MODELS
 
-    microbatches_of(options, stages)
+    if options.pipeline_schedule == "interleaved" and ranks < 2:
+        raise UsageError(
+            "--pipeline-schedule interleaved: needs 2 ranks or more, as the stages of one would send to themselves; "
+            "use --workers 2, or another schedule"
+        )
+    microbatches_of(options, ranks)
+    stages = ranks * stages_per_rank(options)
     with torch.device("meta"):
         most = len(BLOCKS[options.model](MODELS[options.model]()))
     if stages > most:
+        each = f" with {stages_per_rank(options)} stages each" if stages > ranks else ""
         raise UsageError(
             f"--parallel pipeline: {options.model} consists of {most} blocks, so it can be cut into {most} stages at "
-            f"most, but there are {stages} ranks; use fewer"
+            f"most, but there are {ranks} ranks{each}; use fewer"
+        )
+    given = options.stage_blocks
+    if given is not None and (len(given) != stages or sum(given) != most):
+        raise UsageError(
+            f"--stage-blocks {','.join(map(str, given))}: expected {stages} numbers, one of each stage, with a sum of "
+            f"{most}, the blocks of {options.model}; found {len(given)} with a sum of {sum(given)}"
         )
 
 
@@ -54,6 +89,11 @@ def _check_options(options: ModeOptions) -> None:
     if options.batch_size_changes:
         raise UsageError(
             "--batch-size-schedule: the stages of a pipeline exchange arrays of one size; use another --parallel"
+        )
+    each = options.stages_per_rank
+    if each is not None and (each < 1 or (each > 1) != (options.pipeline_schedule == "interleaved")):
+        raise UsageError(
+            f"--stages-per-rank {each}: several are for --pipeline-schedule interleaved, and that needs 2 or more"
         )
     count = options.microbatches
     if count is not None and (count < 1 or options.batch_size % count):
@@ -68,9 +108,9 @@ def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Mo
 
     from .stages import pipeline
 
-    stages = dist.get_world_size()
-    check_stages(options, stages)
-    return pipeline(model, where, options, microbatches_of(options, stages))
+    ranks = dist.get_world_size()
+    check_stages(options, ranks)
+    return pipeline(model, where, options, microbatches_of(options, ranks), stages_per_rank(options))
 
 
 def _in_microbatches(options: ModeOptions, ranks: int) -> str:
@@ -94,7 +134,7 @@ def _predict(model: Any, images: Tensor, where: torch.device) -> Tensor | None: 
 
 
 def _facts(model: nn.Module) -> PipelineFacts | None:
-    """The stage, its schedule, and its input and output for one microbatch; None for other models."""
+    """The stages of this rank, their schedule, inputs and outputs for one microbatch; None for other models."""
     module = sys.modules.get(f"{__package__}.stages")  # not imported: there is no pipeline
     if module is None or not isinstance(model, module.Pipeline):
         return None
@@ -110,7 +150,9 @@ PIPELINE = ParallelMode(
     batch_help="of all ranks together, which share each batch",
     leading_steps=LeadingSteps(1, "the stages agree on the shapes they exchange in the first iteration"),
     refused_options=dict.fromkeys(("amp", "channels_last"), "stages exchange contiguous arrays of float32"),
-    own_options={"microbatches": "only a pipeline has them; add --parallel pipeline"},
+    own_options=dict.fromkeys(
+        ("microbatches", "stages_per_rank", "stage_blocks"), "only a pipeline has them; add --parallel pipeline"
+    ),
     check_options=_check_options,
     check_ranks=check_stages,
     batch_share=_in_microbatches,

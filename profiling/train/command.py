@@ -46,6 +46,7 @@ def train_command(
       commtrace train --parallel single --with-stack --profile-memory
       commtrace train --parallel fsdp --workers 2 --device cpu
       commtrace train --parallel pipeline --workers 2 --batch-size 64 --microbatches 8
+      commtrace train --parallel pipeline --pipeline-schedule interleaved --stage-blocks 1,5,2,2
       commtrace train --warmup-epochs 1 --timed-epochs 1 --steps-per-epoch 20 --batch-size 8
       commtrace train --captures 3 --run-name before
       commtrace train --workers 2 --keep recording --analyse
@@ -59,7 +60,7 @@ def train_command(
         schedule,
         schedule.total_steps + TRAILING_STEPS if subject.steps is None else subject.steps,
         **subject.settings(),
-        **vars(parallel),
+        **parallel.settings(),
         **epochs.settings(),
         **place.settings(),
         **vars(output),

@@ -48,6 +48,8 @@ class TrainConfig:
 
     `batch_size` is that of one rank; of one GPU with dp, whose single rank drives `devices` GPUs (None: all); of the
     whole pipeline, whose ranks all work on the same batch, in `microbatches` parts (None: as many as suit the stages).
+    It has `stages_per_rank` (None: 2 where they are interleaved, else 1), of `stage_blocks` of the model's blocks each
+    (None: so that the largest computes as little as possible).
     `bucket_cap_mb` is the size of DDP's gradient buckets in MiB, for the first bucket too; 0 leaves it to torch, whose
     default is 25 with a first bucket of 1.
 
@@ -71,6 +73,8 @@ class TrainConfig:
     devices: int | None = None
     microbatches: int | None = None
     pipeline_schedule: PipelineScheduleName = "1f1b"
+    stages_per_rank: int | None = None
+    stage_blocks: tuple[int, ...] | None = None
     optimizer: OptimizerConfig = OptimizerConfig()
     seed: int = 0
     device: DeviceName = "auto"
@@ -110,7 +114,8 @@ class TrainConfig:
             for name, why in other.own_options.items():
                 given = getattr(self, name)
                 if other is not self.mode and given is not None:
-                    raise UsageError(f"--{name.replace('_', '-')} {given}: {why}")
+                    said = ",".join(map(str, given)) if isinstance(given, tuple) else given
+                    raise UsageError(f"--{name.replace('_', '-')} {said}: {why}")
         for name, why in self.mode.refused_options.items():
             if getattr(self, name):
                 raise UsageError(f"--parallel {self.parallel} --{name.replace('_', '-')}: {why}; use --parallel ddp")

@@ -19,6 +19,7 @@ from ..base.commands.choices import (
 from ..base.schedule import TRAILING_STEPS
 from ..machine.memory import parse_bytes
 from ..modes import DEFAULT_MODE, MODES
+from ..modes.pipeline import parse_stage_blocks
 from .config import DEFAULT_LR, FEW_STEPS_LR, OptimizerConfig, OptimizerName, TrainConfig
 from .plan import LrScaling, TrainingPlan, parse_batch_size_schedule
 
@@ -122,9 +123,28 @@ class ParallelOptions:
     pipeline_schedule: Annotated[
         PipelineScheduleName,
         typer.Option(
-            help="With pipeline; gpipe: all forward passes first; 1f1b: forward and backward passes alternate."
+            help="With pipeline; gpipe: all forward passes first; 1f1b: forward and backward passes alternate; "
+            "interleaved: the same, with several stages on each rank."
         ),
     ] = TrainConfig.pipeline_schedule
+    stages_per_rank: Annotated[
+        int | None,
+        typer.Option(help="With an interleaved pipeline: stages on each rank.", show_default="2"),
+    ] = None
+    stage_blocks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="With pipeline: how many of the model's blocks each stage has, such as 2,6,2; a stage that has more "
+            "than its share holds up the others.",
+            show_default="so that the largest stage computes as little as possible",
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """The settings, by their names in `TrainConfig`. Raises UsageError."""
+        blocks = None if self.stage_blocks is None else parse_stage_blocks(self.stage_blocks)
+        return vars(self) | {"stage_blocks": blocks}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from commtrace.profiling.train.config import TrainConfig
 from commtrace.profiling.workloads.models import BLOCKS, MODELS
 
 PIPELINE = ["--parallel", "pipeline", "--device", "cpu"]
+INTERLEAVED = [*PIPELINE, "--pipeline-schedule", "interleaved"]
 SHORT = Schedule(1, 1, 1)
 
 
@@ -61,7 +62,7 @@ def test_ranks_with_the_same_batch_train_as_one_process_does(name) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
+@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b", "interleaved"]))
 def test_a_pipeline_trains_as_one_process_with_microbatches_does(schedule) -> None:
     found = differences(schedule)
     assert len(found[schedule]) == 2
@@ -71,7 +72,7 @@ def test_a_pipeline_trains_as_one_process_with_microbatches_does(schedule) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
+@pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b", "interleaved"]))
 def test_only_the_last_stage_knows_the_loss(schedule) -> None:
     assert differences(schedule)[f"{schedule}-losses"] == [0, 2]
 
@@ -115,6 +116,17 @@ def test_no_block_of_the_swapped_vgg_begins_in_place() -> None:
     ("options", "message"),
     [
         (["--microbatches", "2"], "--microbatches 2: only a pipeline has them"),
+        (["--stage-blocks", "5,5"], "--stage-blocks 5,5: only a pipeline has them"),
+        ([*PIPELINE, "--stage-blocks", "5,x"], "--stage-blocks 5,x: expected how many blocks each stage has"),
+        ([*PIPELINE, "--stage-blocks", "0,10"], "expected how many blocks each stage has"),
+        ([*PIPELINE, "--stage-blocks", "4,5"], "expected 2 numbers, one of each stage, with a sum of 10"),
+        ([*PIPELINE, "--stage-blocks", "4,4,2"], "found 3 with a sum of 10"),
+        ([*PIPELINE, "--stages-per-rank", "2"], "several are for --pipeline-schedule interleaved"),
+        ([*INTERLEAVED, "--stages-per-rank", "1"], "that needs 2 or more"),
+        ([*INTERLEAVED, "--workers", "1"], "needs 2 ranks or more"),
+        ([*INTERLEAVED, "--workers", "2", "--stages-per-rank", "6"], "there are 2 ranks with 6 stages each"),
+        ([*INTERLEAVED, "--workers", "2", "--batch-size", "9"], "in a multiple of 2, found 3"),
+        ([*INTERLEAVED, "--workers", "2", "--stage-blocks", "5,5"], "expected 4 numbers"),
         (["--parallel", "pipeline", "--microbatches", "5"], "expected a number that divides --batch-size 32"),
         (["--parallel", "pipeline", "--microbatches", "0"], "expected a number that divides --batch-size 32"),
         (["--parallel", "fsdp", "--wait", "0", "--warmup", "0"], "FSDP sets up its groups of parameters"),

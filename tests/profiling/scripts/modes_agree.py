@@ -22,7 +22,7 @@ from commtrace.profiling.train.learning.trainee import Trainee, train_step
 from commtrace.profiling.workloads.models import MODELS
 
 CPU = torch.device("cpu")
-STEPS, BATCH, MICROBATCHES = 2, 6, 3
+STEPS, BATCH, MICROBATCHES = 2, 6, 2
 # Small: with a large one two steps of training magnify the order of sums beyond recognition.
 LR = 1e-3
 
