@@ -204,7 +204,16 @@ def test_side_files_tell_the_stages(pipelined) -> None:
 
 @pytest.mark.slow
 def test_interleaved_stages_with_a_heavy_one(tmp_path) -> None:
-    options = ["--batch-size", 8, "--microbatches", 4, "--pipeline-schedule", "interleaved", "--stage-blocks", "1,5,2,2"]
+    options = [
+        "--batch-size",
+        8,
+        "--microbatches",
+        4,
+        "--pipeline-schedule",
+        "interleaved",
+        "--stage-blocks",
+        "1,5,2,2",
+    ]
     run = captured(tmp_path, "pipeline", 2, *options)
     facts = [metas(run)[rank]["pipeline"] for rank in range(2)]
     stages = [[fact, *fact["further_stages"]] for fact in facts]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.compute.contention import Hiding, Pair, Slowdown
+    from ..metrics.compute.shared_by import Load
 
 _CATEGORY = ("string", "what people sort by: GEMM, convolution, attention forward, elementwise, ...")
 _BESIDE = {
@@ -30,7 +31,19 @@ _BESIDE = {
     "partial": PARTIAL,
 }  # fmt: skip
 CONTENTION = Schema("contention", "rank, kind of collective, and category of kernels that ran beside it", {
-    "rank": RANK, "collective": COLLECTIVE, "category": _CATEGORY, **_BESIDE,
+    "rank": RANK,
+    "collective": COLLECTIVE,
+    "category": _CATEGORY,
+    **_BESIDE,
+    "memory_frac": (
+        "Float64",
+        "mean of the counter DRAM BW at samples while the rank computes beside such collectives; NA of under three",
+    ),
+    "sm_active_frac": ("Float64", "likewise of SM Active: how much of the multiprocessors did anything"),
+    "shared": (
+        "string",
+        "what both need: memory bandwidth (memory_frac 0.75 or more) or multiprocessors (0.5 or less); else NA",
+    ),
 })  # fmt: skip
 CONTENTION_KERNELS = Schema("contention_kernels", "rank, kind of collective, and kernel that ran beside it", {
     "rank": RANK,
@@ -64,6 +77,17 @@ def times_of_kernels(computed: pd.DataFrame, calls: pd.DataFrame, counted_steps:
 
 
 @value
+@each_rank
+def loads_of_devices(
+    counter_samples: pd.DataFrame, activities: pd.DataFrame, calls: pd.DataFrame, counted_steps: Collection[int]
+) -> dict[tuple[int, str | None], Load]:
+    """How busy each rank's devices are while they compute beside a kind of collective, by both; by counters of GPUs."""
+    from ..metrics.compute.shared_by import loads_beside
+
+    return loads_beside(counter_samples, activities, in_steps(calls, counted_steps)) if len(counter_samples) else {}
+
+
+@value
 def contention_pairs(times_of_kernels: pd.DataFrame) -> list[Pair]:
     """Every kernel that ran beside communication, with what it takes without."""
     from ..metrics.compute.contention import beside_and_alone
@@ -94,18 +118,21 @@ def hiding(breakdown_of_typical_step: pd.DataFrame, slowdowns: dict[int, Slowdow
     "contention.md#beside-and-alone",
     command="table contention",
     after="categories",
-    shown=("rank", "collective", "category", *_SHOWN),
-    narrow=("rank", "collective", "category", *_NARROW),
+    shown=("rank", "collective", "category", *_SHOWN, "memory_frac", "sm_active_frac", "shared"),
+    narrow=("rank", "collective", "category", *_NARROW, "shared", "memory_frac", "sm_active_frac"),
+    optional=("memory_frac", "sm_active_frac", "shared"),
     below="note",
     none_found=_NONE_FOUND,
     in_steps=True,
     by_launch=True,
 )
-def contention(contention_pairs: list[Pair]) -> pd.DataFrame:
+def contention(contention_pairs: list[Pair], loads_of_devices: dict[tuple[int, str | None], Load]) -> pd.DataFrame:
     """One row per rank, kind of collective and category of kernels beside it: what that costs. Needs `details`."""
     from ..metrics.compute.contention import contention_rows
+    from ..metrics.compute.shared_by import with_loads
 
-    return CONTENTION.frame(contention_rows(contention_pairs, ["rank", "collective", "category"]))
+    rows = contention_rows(contention_pairs, ["rank", "collective", "category"])
+    return CONTENTION.frame(with_loads(rows, loads_of_devices))
 
 
 @TableEntry(

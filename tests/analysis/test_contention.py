@@ -253,3 +253,50 @@ def test_the_command(tmp_path, capsys):
     trace([10.1, 10.1, 10.1], []).write(tmp_path / "calm")
     assert main(["table", "contention", str(tmp_path / "calm")]) == 0
     assert "no kernel computes while its device communicates" in capsys.readouterr().out
+
+
+# Counters
+
+
+def sampled(memory: Sequence[float], *, beside_us: Sequence[float] = (15.1, 15.2, 15.3, 15.1), rank: int = 0) -> Trace:
+    """Kernels before an all_gather and beside it, with so many samples of the memory there, and others elsewhere."""
+    made, at = trace([10.1, 10.2, 10.3, 10.1], beside_us, rank=rank), 150 * US + 701  # one sample in 100 ns
+    for percent in memory:
+        made.counter("DRAM BW (%)", at := at + 100, percent).counter("SM Active (%)", at, 100 - percent)
+        made.counter("SM Clock (MHz)", at, 1980)
+    for elsewhere in (110 * US, 5 * US, 900 * US):  # alone, and while nothing runs
+        made.counter("DRAM BW (%)", elsewhere, 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("memory", "shared"),
+    [
+        ([75, 75, 75], "memory bandwidth"), ([90, 80, 60, 95], "memory bandwidth"), ([60, 70, 80], None),
+        ([50, 50, 50], "multiprocessors"), ([10, 0, 30], "multiprocessors"), ([51, 50, 50], None), ([74, 75, 75], None),
+    ],
+)  # fmt: skip
+def test_counters_say_what_both_need(memory, shared, tmp_path):
+    row = of(tmp_path, sampled(memory))[0]
+    assert row["memory_frac"] == pytest.approx(np.mean(memory) / 100)
+    assert row["sm_active_frac"] == pytest.approx(1 - np.mean(memory) / 100)
+    assert row["shared"] == shared
+
+
+def test_two_samples_are_too_few(tmp_path):
+    row = of(tmp_path, sampled([90, 90]))[0]
+    assert {row[name] for name in ("memory_frac", "sm_active_frac", "shared")} == {None}
+
+
+def test_nothing_is_shared_where_nothing_is_slower(tmp_path):
+    row = of(tmp_path, sampled([90, 90, 90], beside_us=(10.1, 10.3, 10.2, 10.1)))[0]
+    assert row["slowdown_low"] <= 1
+    assert (row["memory_frac"], row["shared"]) == (pytest.approx(0.9), None)
+
+
+def test_each_rank_has_its_own_counters_wherever_they_are_read(tmp_path):
+    for one in (sampled([90, 90, 90]), sampled([20, 20, 20], rank=1)):
+        one.write(tmp_path)
+    spread = ReadOptions(details=True, workers=1, sizes=ReadSizes(ranks_bytes=0))
+    for found in (analyse(tmp_path), analyse_with(tmp_path, spread)):
+        assert found.contention["shared"].tolist() == ["memory bandwidth", "multiprocessors"]

@@ -35,11 +35,11 @@ def counter_rows(samples: pd.DataFrame, activities: pd.DataFrame) -> Iterator[Ro
         of_process = ran.get((rank, cycle), activities[:0])
         windows = windows_of(of_process) if len(of_process) else []
         here = of_process[of_process["device"] == device]
-        running = [_spans(here[here["kind"] == kind]) for kind in KINDS]
+        running = [spans_of(here[here["kind"] == kind]) for kind in KINDS]
         for (name,), rows in grouped(of_device, ["name"]):
             times = rows["time_ns"].to_numpy(dtype=np.int64)
             value = rows["value"].to_numpy(dtype=np.float64)
-            while_running = np.stack([_inside(each, times) for each in running])
+            while_running = np.stack([inside(each, times) for each in running])
             for window in windows or [_WHOLE]:
                 chosen = (times >= window.start_ns) & (times < window.end_ns)
                 if chosen.any():
@@ -70,12 +70,13 @@ def name_and_unit(name: str) -> tuple[str, str | None]:
     return (name, None) if named is None else (named["name"], named["unit"])
 
 
-def _spans(activities: pd.DataFrame) -> Spans:
+def spans_of(activities: pd.DataFrame) -> Spans:
+    """When any of these runs."""
     starts = activities["start_ns"].to_numpy(dtype=np.int64)
     return spans(starts, starts + activities["dur_ns"].to_numpy(dtype=np.int64))
 
 
-def _inside(running: Spans, times: Times) -> NDArray[np.bool_]:
+def inside(running: Spans, times: Times) -> NDArray[np.bool_]:
     """Whether each time is within one of the spans."""
     if not len(running.starts):
         return np.zeros(len(times), dtype=bool)
