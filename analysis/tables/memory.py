@@ -152,7 +152,7 @@ BATCH_MEMORY = Schema("batch_memory", "rank and device: the largest batch that f
     "limit_bytes": ("Int64", "what the allocator may take: --limit, or what the device has without outside_bytes"),
     "low_samples": ("Int64", "largest batch that fits, if the allocator reserves as much more than it gives as it did"),
     "high_samples": ("Int64", "larger ones do not fit: tensors alone need more than there is"),
-    "note": ("string", "why something is NA"),
+    "note": ("string", "why something is NA; or that the peaks are not on one line"),
 })  # fmt: skip
 
 

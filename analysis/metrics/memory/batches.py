@@ -41,7 +41,8 @@ class MemoryLine(NamedTuple):
 class BatchFit(NamedTuple):
     """What is known of the largest batch: `low` fits, more than `high` does not; None, with the reason, if not known.
 
-    `line` is that through the peaks of the smallest and the largest batch.
+    `line` is that through the peaks of the smallest and the largest batch. `note` is the reason, or says that others
+    are not on it.
     """
 
     line: MemoryLine | None
@@ -69,7 +70,20 @@ def largest_batch(peaks: Sequence[BatchPeak], limit_bytes: int | None) -> BatchF
         high = min(failed) - 1 if high is None else min(high, min(failed) - 1)
     if high is None or low is None:
         return BatchFit(line, low, high, "in some pairs of runs the peak does not grow with the batch")
-    return BatchFit(line, min(low, high), high, None)
+    return BatchFit(line, min(low, high), high, _off_the_line(peaks, line))
+
+
+def _off_the_line(peaks: Sequence[BatchPeak], line: MemoryLine) -> str | None:
+    """Which peak is farthest from the line, if by more than steps and fragments differ; None if all are on it."""
+    apart = {one.batch: one.most_bytes / (line.fixed_bytes + one.batch * line.per_sample_bytes) - 1 for one in peaks}
+    batch = max(apart, key=lambda batch: abs(apart[batch]))
+    if abs(apart[batch]) <= _UNSEEN + _spread(peaks):
+        return None
+    where = "above" if apart[batch] > 0 else "below"
+    return (
+        f"the peaks are not on one line: that of batch {batch} is {abs(apart[batch]):.0%} {where} it; the interval "
+        "holds what every two runs tell"
+    )
 
 
 def _line(a: int, a_bytes: int, b: int, b_bytes: int) -> MemoryLine:
