@@ -140,14 +140,22 @@ _ROWS = (
     Command(
         "export skill", "For agents", "When to use which command, as a skill file.", "analysis.cli.commands.export"
     ),
-    Command("train", _CAPTURE, "Train a model and trace a few steps on every rank.", "profiling.train.command"),
-    Command("run", _CAPTURE, "Run a script as it is and trace a few steps on every rank.", "profiling.script.command"),
-    Command("sweep", _CAPTURE, "Time and trace a grid of modes, workers and batch sizes.", "profiling.sweep.command"),
-    Command("comms", _CAPTURE, "Measure collectives: the ceiling of this machine.", "profiling.comms.command"),
-    Command("gemm", _CAPTURE, "Measure the peak: matrix products, and memory bandwidth.", "profiling.gemm.command"),
-    Command("layers", _CAPTURE, "Measure every layer by itself: time, memory and power.", "profiling.layers.command"),
-    Command("lab", _CAPTURE, "Measure this machine: seven experiments, one page.", "profiling.lab.command"),
-    Command("capacity", _CAPTURE, "Search how many layers a device can train.", "profiling.capacity.command"),
+    Command("train", _CAPTURE, "Train a model and trace a few steps on every rank.", "profiling.train.train_command"),
+    Command(
+        "run", _CAPTURE, "Run a script as it is and trace a few steps on every rank.", "profiling.script.run_command"
+    ),
+    Command(
+        "sweep", _CAPTURE, "Time and trace a grid of modes, workers and batch sizes.", "profiling.sweep.sweep_command"
+    ),
+    Command("comms", _CAPTURE, "Measure collectives: the ceiling of this machine.", "profiling.comms.comms_command"),
+    Command(
+        "gemm", _CAPTURE, "Measure the peak: matrix products, and memory bandwidth.", "profiling.gemm.gemm_command"
+    ),
+    Command(
+        "layers", _CAPTURE, "Measure every layer by itself: time, memory and power.", "profiling.layers.layers_command"
+    ),
+    Command("lab", _CAPTURE, "Measure this machine: seven experiments, one page.", "profiling.lab.lab_command"),
+    Command("capacity", _CAPTURE, "Search how many layers a device can train.", "profiling.capacity.capacity_command"),
 )
 
 COMMANDS = {row.name: row for row in _ROWS}

@@ -67,6 +67,11 @@ def ranks_here(run_dir: Path) -> set[int]:
     return {int(rank) for rank in ranks if rank.isdecimal()}
 
 
+def memory_snapshot_name(rank: int) -> str:
+    """The snapshot of torch's allocator on a rank."""
+    return f"memory_snapshot_rank_{rank}.pickle"
+
+
 def nccl_log_name(worker: str) -> str:
     """File name of what NCCL logs on one rank."""
     return worker + NCCL_LOG_SUFFIX

@@ -8,7 +8,7 @@ import torch
 
 from ...common import disk
 from ...contract.rank import StepMemory
-from ..base.memory_snapshots import snapshot_name
+from ..base import run_directory as rundir
 from ..base.torch_private import allocator_snapshot, record_allocations
 from ..machine.memory import exhausted, first_line
 
@@ -25,7 +25,7 @@ class MemoryRecord:
     """
 
     def __init__(self, run_dir: Path, rank: int, device: torch.device) -> None:
-        self._path = run_dir / snapshot_name(rank)
+        self._path = run_dir / rundir.memory_snapshot_name(rank)
         self.is_recording = False
         self._device = device
         self.steps: list[StepMemory] = []

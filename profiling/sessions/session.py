@@ -21,7 +21,6 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.flight_recorder import DUMP_PREFIX
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
-from ..base.memory_snapshots import snapshot_name
 from ..base.schedule import Schedule
 from ..errors import ProfilingError, UnwritableError
 from ..ranks import process_group as parallel
@@ -214,7 +213,7 @@ class Session(Block):
         options, files = self._options, self._files
         rank = parallel.identity().rank
         dumps = [f"{DUMP_PREFIX}{rank}"] if options.flight_recorder else []  # torch may write one by itself
-        snapshots = [snapshot_name(rank)] if options.detail.memory else []
+        snapshots = [rundir.memory_snapshot_name(rank)] if options.detail.memory else []
         files.agree(options.create, options.patience, [*dumps, *snapshots])
         known = sidefiles.rank_facts(files.who, self._device, self.schedule, self._subject, self._profiler.options)
         files.begin(replace(known, keep=options.keeping.kept), self._clock, self._probe)

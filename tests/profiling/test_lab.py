@@ -19,7 +19,7 @@ from commtrace.command_line import parser_for
 from commtrace.contract.lab import LabExperiment, LabTask
 from commtrace.profiling.errors import RunDirError, UsageError
 from commtrace.profiling.lab import bench
-from commtrace.profiling.lab.command import experiment_numbers
+from commtrace.profiling.lab.lab_command import experiment_numbers
 from commtrace.profiling.lab.plan import Here, plan
 
 LAPTOP = Here(gpus=0, cores=2, free_bytes=8 * 10**9, name="laptop: 2 cores")

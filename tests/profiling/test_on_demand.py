@@ -25,8 +25,8 @@ from commtrace.profiling.base.keeping import Keeping
 from commtrace.profiling.base.schedule import Schedule
 from commtrace.profiling.errors import RunDirError, UsageError
 from commtrace.profiling.ranks.process_group import Identity
-from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
+from commtrace.profiling.script.run_command import _StepOptions
 from commtrace.profiling.script.watch import listener
 from commtrace.profiling.script.watch.observer import Observer
 from commtrace.profiling.sessions.afterwards import conclusion

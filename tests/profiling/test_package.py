@@ -3,7 +3,7 @@ from capturing import fresh_python
 
 
 def test_importing_the_package_and_its_command_line_does_not_import_torch() -> None:
-    modules = "commtrace.cli, commtrace.profiling.train.command, commtrace.profiling.base.run_directory"
+    modules = "commtrace.cli, commtrace.profiling.train.train_command, commtrace.profiling.base.run_directory"
     done = fresh_python("-c", f"import sys, {modules}; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

@@ -15,7 +15,7 @@ from commtrace import capture
 from commtrace.profiling.base import run_directory as rundir
 from commtrace.profiling.base import torch_private
 from commtrace.profiling.errors import CaptureError, RunDirError, UsageError
-from commtrace.profiling.script.command import _StepOptions
+from commtrace.profiling.script.run_command import _StepOptions
 from commtrace.profiling.sessions import session as sessions
 from commtrace.profiling.sessions import step_clock
 from commtrace.profiling.sessions.afterwards import conclusion, packing
