@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from simulator.world import Place
 from commtrace import Analysis, analyse, compare
 from commtrace.analysis.metrics.periods import Period, StepWork, may_repeat, period_of
 from commtrace.analysis.results.part import steps_to_play
+from commtrace.analysis.show.comparison import explanation
 from commtrace.analysis.show.overview import overview
 
 _MS = 1_000_000
@@ -136,10 +138,18 @@ def test_longer_rollouts_are_longer_steps(tmp_path: Path) -> None:
         _captured(tmp_path / name, partial(_rollouts, us=us)).typical_step.parts["window_ns"]
         for name, us in (("a", 90.0), ("b", 100.0))
     ]
-    [step] = compare(tmp_path / "a", tmp_path / "b").comparison.query("measure == 'step'").to_dict("records")
+    compared = compare(tmp_path / "a", tmp_path / "b")
+    [step] = compared.comparison.query("measure == 'step'").to_dict("records")
     truth = lengths_ns[1] / lengths_ns[0] - 1
     assert truth > 0.05
     assert step["change_frac"] == pytest.approx(truth, rel=0.1)
+    said = re.search(
+        r"Every 4th step takes (.+) ms in A and (.+) in B, the others (.+) and (.+)\.", " ".join(explanation(compared))
+    )
+    assert said is not None
+    before, after, *others = map(float, said.groups())
+    assert after - before == pytest.approx(4 * (lengths_ns[1] - lengths_ns[0]) / 1e6, rel=0.05)
+    assert others[0] == others[1] < before
 
 
 def _uneven_rollouts(place: Place, us: float) -> list[Op]:
