@@ -134,7 +134,7 @@ def _batch_size(folders: list[Path]) -> Answered:
             answer += f", {times:.2f} times as fast as with {first['batch_size_per_worker']:,}"
         answer += "".join(f"; {row['batch_size_per_worker']:,} is {_ENDS[row['status']]}" for row in ended[:1]) + "."
     figures = [lines.epoch_time_by_batch_size(timings)]
-    return Answered(answer, figures, [block("timings", timings, shown=True)], _disturbed(timings))
+    return Answered(_if_trusted(answer, timings), figures, [block("timings", timings, shown=True)])
 
 
 _DISTURBED_FRAC = 0.5
@@ -146,20 +146,19 @@ def _speedup(folders: list[Path]) -> Answered:
     timed = sweep.scaling["speedup_fixed_work"].notna().any()
     figures = [lines.speedup_by_workers(sweep.scaling)] if timed else []
     tables = [block("scaling", sweep.scaling, shown=True)]
-    return Answered(f"{sweep.verdict}.", figures, tables, _disturbed(sweep.timings))
+    return Answered(_if_trusted(f"{sweep.verdict}.", sweep.timings), figures, tables)
 
 
-def _disturbed(timings: Any) -> list[str]:
-    """A sentence on cells whose steps took so different times that something else must have run."""
+def _if_trusted(answer: str, timings: Any) -> str:
+    """The answer; NA if steps of cells took so different times that something else must have run."""
     rows = [row for row in plain(timings).rows if (row["step_spread_frac"] or 0) > _DISTURBED_FRAC]
     if not rows:
-        return []
+        return answer
     cells, worst = listed([row["run"] for row in rows]), max(row["step_spread_frac"] for row in rows)
-    said = (
-        f"do not trust these times: in {cells} steps differ by up to {worst:.0%} of their median, as when other "
-        "programs use the machine; measure again when it is idle"
+    return (
+        f"NA: these times are not to be trusted: in {cells} steps differ by up to {worst:.0%} of their median, as when "
+        "other programs use the machine; measure again when it is idle."
     )
-    return [said]
 
 
 def _communication(folders: list[Path]) -> Answered:
@@ -178,7 +177,7 @@ def _communication(folders: list[Path]) -> Answered:
         )
     figures = [paired.subtraction_and_measured(subtraction)]
     tables = [block("subtraction", subtraction, shown=True)]
-    return Answered(answer, figures, tables, _disturbed(sweep.timings))
+    return Answered(_if_trusted(answer, sweep.timings), figures, tables)
 
 
 def _all_reduce(folders: list[Path]) -> Answered:
@@ -224,7 +223,7 @@ def _chance(epochs: list[Row]) -> str:
     """How much two accuracies may differ by the choice of the test images alone: the interval of 95 % at its widest."""
     images = min(row["test_samples"] for row in epochs)
     points = 100 * 1.96 * (2 * 0.25 / images) ** 0.5
-    return f"with {images:,} test images, accuracies that differ by less than {points:.0f} points may differ by chance"
+    return f"with {images:,} test images, accuracies that differ by less than {points:.1f} points may differ by chance"
 
 
 def _steps_of(row: Row) -> str:

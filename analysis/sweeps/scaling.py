@@ -82,12 +82,17 @@ def doubts(cell: Row, scaled: Row) -> Iterator[str]:
     cores = cell["shared_cores"]
     if cores is not None and cell["workers"] > 1:
         yield f"its {cell['workers']} workers share the {counted(cores, 'core')} that one worker has for itself"
+    if too_fast := _too_fast(scaled):
+        yield too_fast
+
+
+def _too_fast(scaled: Row) -> str | None:
+    """Why efficiencies cannot be believed; None where they can."""
     highest = max(scaled.get(name) or 0.0 for name in ("strong_efficiency_frac", "weak_efficiency_frac"))
-    if highest > BELIEVABLE_FRAC:
-        yield (
-            f"an efficiency of {highest:.0%} is more than workers can have: the baseline is too slow; time both again, "
-            "longer"
-        )
+    if highest <= BELIEVABLE_FRAC:
+        return None
+    why = "is more than workers can have: the baseline is too slow; time both again, longer"
+    return f"an efficiency of {highest:.0%} {why}"
 
 
 def joined(notes: Iterable[str | None]) -> str | None:
@@ -180,6 +185,8 @@ def scaling_verdict(table: pd.DataFrame) -> str:
         return "no cell with several workers can be compared with one worker"
     row = max(rows, key=lambda one: one["workers"])
     of = f"{row['model']} {row['parallel']}, {counted(row['workers'], 'worker')}"
+    if too_fast := _too_fast(row):
+        return f"NA: {of}: {too_fast}"
     if row["strong_efficiency_frac"] is not None:
         gain = f"an epoch is {row['speedup_fixed_work']:.2f} times as fast as with one (T1 / TN: they share its work)"
         return f"{of}: {gain}, a strong efficiency of {row['strong_efficiency_frac']:.0%}"

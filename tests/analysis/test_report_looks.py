@@ -15,6 +15,7 @@ from commtrace.analysis.render.fitting import short_words
 from commtrace.analysis.render.people import shown_columns
 from commtrace.analysis.render.plots import bars
 from commtrace.analysis.render.plots.drawing import legend_places, text_width
+from commtrace.analysis.render.plots.scales import covering
 from commtrace.analysis.render.units import clock_text
 from commtrace.analysis.report.across import comparison_page
 from commtrace.analysis.report.page import Head, page
@@ -225,3 +226,10 @@ def test_its_picture_has_a_step_of_each_side_and_names_only_what_is_drawn(compar
         assert f"{row['step_ns'] / 1e6:,.1f} ms" in drawn
     for part, name in STEP_PARTS.items():
         assert (f">{name}<" in drawn) == any(row[part] for row in steps)
+
+
+def test_no_tick_stands_between_numbers_of_things() -> None:
+    assert covering([1.0, 2.0], 0, 100).ticks == [0.0, 1.0, 2.0]
+    assert 0.5 in covering([0.5, 2.0], 0, 100).ticks
+    assert covering([4.0, 64.0], 0, 100).ticks == [0.0, 20.0, 40.0, 60.0]
+    assert covering([0.0, 1.0], 0, 100).ticks == [0.0, 1.0]

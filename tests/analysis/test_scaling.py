@@ -6,7 +6,7 @@ from sweep_builders import Cell, write_sweep
 from commtrace import analyse_sweep
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.sweeps import SCALING, TIMINGS
-from commtrace.analysis.sweeps.scaling import scaling
+from commtrace.analysis.sweeps.scaling import scaling, scaling_verdict
 
 
 def cell(workers=1, batch=32, epoch_ns=1000, samples=6400, parallel="ddp", steps="own", **more):
@@ -152,7 +152,10 @@ def test_workers_that_share_cores_are_said():
 @pytest.mark.parametrize(("epoch_ns", "said"), [(480, False), (470, True)])
 def test_an_efficiency_that_cannot_be_is_said(epoch_ns, said):
     _, two = scaled(cell(), cell(workers=2, epoch_ns=epoch_ns))
-    assert ("106% is more than workers can have: the baseline is too slow" in (two["note"] or "")) == said
+    why = "106% is more than workers can have: the baseline is too slow"
+    assert (why in (two["note"] or "")) == said
+    verdict = scaling_verdict(SCALING.frame([two | {"weak_efficiency_frac": 1.0}]))
+    assert verdict.startswith("NA: ") == (why in verdict) == said
 
 
 def test_no_cells():

@@ -12,13 +12,17 @@ _TICKS = 5
 
 @dataclass(frozen=True)
 class Scale:
-    """Map values from `low` to `high` to pixels from `start` to `end`, linear or logarithmic."""
+    """Map values from `low` to `high` to pixels from `start` to `end`, linear or logarithmic.
+
+    Between `whole` numbers, as of workers or epochs, there is no tick.
+    """
 
     low: float
     high: float
     start: float
     end: float
     logarithmic: bool = False
+    whole: bool = False
 
     def __call__(self, value: float) -> float:
         """The pixel of a value."""
@@ -38,6 +42,7 @@ class Scale:
             return [self.low]
         unit = 10.0 ** math.floor(math.log10(rough))
         apart = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+        apart = max(apart, 1.0) if self.whole else apart
         begin = math.ceil(self.low / apart - 1e-9)
         return [number * apart for number in range(begin, math.floor(self.high / apart + 1e-9) + 1)]
 
@@ -49,7 +54,8 @@ def covering(values: list[float], start: float, end: float, *, logarithmic: bool
         first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
         return Scale(10.0**first, 10.0 ** max(last, first + 1), start, end, logarithmic=True)
     known = [0.0, *(value for value in values if math.isfinite(value))]
-    return Scale(min(known), max(known) * 1.05 or 1.0, start, end)
+    whole = all(float(value).is_integer() for value in known)
+    return Scale(min(known), max(known) * 1.05 or 1.0, start, end, whole=whole)
 
 
 def bottom_axis(drawing: Drawing, scale: Scale, y: float, top: float, unit: str) -> None:
