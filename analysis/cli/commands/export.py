@@ -40,7 +40,8 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
     themselves.
 
     The charts of time agree with `breakdown --by step`. The view shows waiting only for collectives of all ranks, and
-    of five kinds: no smaller groups, no send/recv, no all_to_all. It cannot show who was late, or why.
+    of five kinds: no smaller groups, no send/recv, no all_to_all. It cannot show who was late, or why. The
+    browser loads what draws it from www.gstatic.com, without which it stays a turning circle.
 
     \b
     Examples:
@@ -60,6 +61,9 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
     write_out(
         f"{out}: {counted(len(copies), 'trace')}, {size:,.0f} kB; `tensorboard --logdir {out}`, view Distributed\n",
         None,
+    )
+    print_message(
+        "the browser needs www.gstatic.com to draw that view: without it, it stays a turning circle", kind="note"
     )
     if compared < all_:
         print_message(
