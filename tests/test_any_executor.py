@@ -60,7 +60,7 @@ def test_the_command(capsys):
     [
         ("nothing", "is not MODULE:NAME; name what makes one, as in concurrent.futures:ProcessPoolExecutor"),
         ("no.such.module:Pool", "ModuleNotFoundError: No module named 'no'"),
-        ("os:getpid", "made int, no executor of concurrent.futures"),
+        ("os:getpid", "made int, which is no concurrent.futures executor"),
     ],
 )
 def test_names_of_nothing_that_can_be_used(capsys, given, told):
@@ -87,7 +87,7 @@ def test_workers_that_die_are_said():
     with processes() as executor:
         calling = AnyExecutor(executor)
         with pytest.raises(
-            ClusterError, match=r"ProcessPoolExecutor cannot go on: BrokenProcessPool: .* want of memory"
+            ClusterError, match=r"ProcessPoolExecutor cannot go on: BrokenProcessPool: .* ran out of memory"
         ):
             calling.submit(os._exit, 1).result()
         with pytest.raises(ClusterError, match="ProcessPoolExecutor cannot go on"):

@@ -18,6 +18,7 @@ from commtrace import analyse, cli
 from commtrace.analysis.errors import NothingMeasured, NotPredictable
 from commtrace.analysis.replay.cycles import rank_programs
 from commtrace.analysis.replay.engine import play, play_all, prepared
+from commtrace.analysis.replay.scenarios.scenario import Scenario, all_at_once
 from commtrace.analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.tables.replay import played_tables, replayed
@@ -126,6 +127,22 @@ def test_overlap_is_a_bound() -> None:
 
 
 @pytest.mark.slow
+def test_overlap_beside_another_change_is_the_same_bound() -> None:
+    """No stream communicates any faster because something else is gone."""
+    found = analyse(DATA / "nccl-two-hosts", details=True)
+    least = Scenario("", "", (lambda members: list(members),), least=lambda cycles: {1: 5.0 * len(cycles), 2: 7.0})
+    twice = Scenario("", "", (lambda members: [*members, *members],))
+    both = all_at_once("", [least, twice])
+    assert both.least is not None
+    assert both.least([[], []]) == {1: 10.0, 2: 7.0}
+    alone, with_pauses = (
+        found.predict(each).to_dict("records")[0]["step_ns"]
+        for each in (perfect_overlap(), all_at_once("", [perfect_overlap(), replace(twice, changes=least.changes)]))
+    )
+    assert with_pauses == alone
+
+
+@pytest.mark.slow
 def test_no_jitter_takes_means_of_compute() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     [row] = found.predict(no_jitter()).to_dict("records")
@@ -191,8 +208,8 @@ def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--without-straggler", "9"], "'9' is no rank or host of this run"),
-        (["--without-straggler", "node7"], "'node7' is no rank or host of this run"),
+        (["--without-straggler", "9"], "'9': no rank or host of this run"),
+        (["--without-straggler", "node7"], "'node7': no rank or host of this run"),
         (["--links", "fast"], "'fast' is not a factor"),
         (["--links", "0"], "'0' is not a factor"),
     ],

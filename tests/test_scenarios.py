@@ -176,7 +176,9 @@ def test_what_is_needed_at_once_is_not_fused(tmp_path: Path) -> None:
         ({"world_size": 0}, "'0' is not a number of ranks"),
         ({"world_size": 4, "batch": "none"}, "batch is 'none', but can be only kept or shared"),
         ({"links": -1}, "'-1' is not a factor"),
-        ({"without_straggler": 7}, "'7' is no rank or host"),
+        ({"without_straggler": 7}, "'7': no rank or host"),
+        ({"without_straggler": "0,7"}, "'7': no rank or host"),
+        ({"without_straggler": "0, 4-7, x"}, "'4-7', 'x': no rank or host"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_of_several_groups_one_is_to_be_named() -> None:
     of_two = found.collectives[found.collectives["pg_ranks"].str.split().str.len() == 2]["process_group"].iloc[0]
     [row] = found.predict({"world_size": f"{of_two}=16"}).to_dict("records")
     assert row["scenario"].startswith("groups of 4 ranks instead of 2")
-    with pytest.raises(BadScenario, match="10 ranks do not make whole groups of the 2 of 8 that there are"):
+    with pytest.raises(BadScenario, match="groups of 2 of 8 ranks do not become whole ones with 10"):
         found.predict({"world_size": f"{of_two}=10"})
 
 

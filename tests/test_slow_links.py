@@ -69,7 +69,7 @@ def test_any_links_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert table["step_ns"].nunique() == 1
     assert set(table["scenario"]) == {"links of ranks 4-7 (node01) as fast as others like them"}
     assert set(table["assumes"]) == {"a byte takes as long as among ranks 0 1 2 3"}
-    with pytest.raises(BadScenario, match="'node7' is no rank or host of this run"):
+    with pytest.raises(BadScenario, match="'node7': no rank or host of this run"):
         run.predict({"links_as_others": "node7"})
     assert cli.main(["predict", "--links-as-others", "0-7", str(tmp_path)]) == 1
-    assert "nothing is like the links of 0-7" in capsys.readouterr().err
+    assert "nothing to compare 0-7 with: no other group" in capsys.readouterr().err

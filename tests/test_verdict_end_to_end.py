@@ -140,7 +140,7 @@ def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp
     )
     assert done.returncode == 137, done.stderr
     # The launcher ends the others as well, sometimes before they have said that their captures are whole.
-    assert re.search("(rank 1 is|ranks (0-1|1-2|0-2) are) only in part here: no word came", done.stderr), done.stderr
+    assert re.search("(rank 1 is|ranks (0-1|1-2|0-2) are) here only in part: no word came", done.stderr), done.stderr
     assert "run: 3 ranks on " in done.stderr, "the trace of rank 1 was there before that was killed"
     assert len(metas(tmp_path / "run")) == 3
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -89,5 +91,10 @@ def _inside(folder: Path) -> Iterator[str]:
 
 def _state(path: Path) -> _State:
     """Names, sizes and times of the files of a run: any change makes it another one."""
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return frozenset((str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files)
+    found = set()
+    for each in [path] if path.is_file() else path.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile, as in a run that goes on
+            status = each.stat()
+            if S_ISREG(status.st_mode):
+                found.add((str(each), status.st_size, status.st_mtime_ns))
+    return frozenset(found)

@@ -71,7 +71,7 @@ def _each_against(args: list[str]) -> list[str]:
         if open_ and result[-1] != AGAINST:
             result.append(AGAINST)
         result.append(arg)
-        open_ = open_ or arg == AGAINST
+        open_ = open_ or arg == AGAINST or arg.startswith(f"{AGAINST}=")
     return result
 
 

@@ -7,14 +7,12 @@ the same file is refused, or read, on every machine with the same limit.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from pathlib import Path
 
+from ...common.memory import free_bytes
 from ..errors import DamagedTrace, TooLarge
 
 GB = 10**9
 _SHARE = 0.8  # of what is free; the rest is for other programs
-_CGROUP = Path("/sys/fs/cgroup")
 # A sound file takes far less work. What takes more refers to one of its parts again and again.
 _STEPS, _STEPS_PER_BYTE = 5_000_000, 4
 
@@ -60,23 +58,10 @@ class Budget:
 
 def default_limit_bytes() -> int:
     """Four fifths of the free memory of this container or machine, in bytes."""
-    return int(_SHARE * min(_machine_bytes(), _container_bytes()))
+    free = free_bytes()
+    return int(_SHARE * (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if free is None else free))
 
 
 def _size(number: int) -> str:
     """The size in GB, with at least three digits."""
     return f"{number / GB:,.0f} GB" if number >= 100 * GB else f"{number / GB:.3g} GB"
-
-
-def _machine_bytes() -> int:
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _container_bytes() -> int:
-    """Memory left by the control group in bytes, practically infinite without one."""
-    with suppress(OSError, ValueError):
-        return int((_CGROUP / "memory.max").read_text("ascii")) - int((_CGROUP / "memory.current").read_text("ascii"))
-    return 1 << 80

@@ -19,12 +19,14 @@ _OWN_FILES = 64
 @contextmanager
 def gc_frozen() -> Iterator[None]:
     """Disable garbage collection in the block, and freeze what it allocated. Imports: a fifth of the time."""
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 def stop_garbage_collection() -> None:
@@ -61,7 +63,7 @@ def start_no_blas_threads() -> None:
 
 
 def allow_open_files(count: int) -> None:
-    """Allow `count` more open files in this process, or as many as the system permits; usually it is 1,024 in all."""
+    """Allow `count` open files beside our own, or as many as the system permits; usually it is 1,024 in all."""
     try:
         import resource
     except ImportError:  # not on Windows, where the limit is another one

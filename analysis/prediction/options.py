@@ -100,10 +100,14 @@ def _ranks_of(analysis: Analysis, who: Any) -> list[int]:
     if who in hosts.values():
         return [rank for rank, host in hosts.items() if host == who]
     parts = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip()) for part in str(who).split(",")]
-    found = [rank for rank in analysis.run.ranks for p in parts if p and int(p[1]) <= rank <= int(p[2] or p[1])]
-    if not found or None in parts:
-        raise BadScenario(f"{str(who)!r} is no rank or host of this run")
-    return found
+    of_parts = [
+        [rank for rank in analysis.run.ranks if part and int(part[1]) <= rank <= int(part[2] or part[1])]
+        for part in parts
+    ]
+    missing = [text.strip() for text, ranks in zip(str(who).split(","), of_parts, strict=True) if not ranks]
+    if missing:
+        raise BadScenario(f"{', '.join(map(repr, missing))}: no rank or host of this run")
+    return [rank for ranks in of_parts for rank in ranks]
 
 
 @_plays(changes.LINKS_AS_OTHERS)
@@ -113,14 +117,14 @@ def _as_others(analysis: Analysis, who: Any) -> Scenario:
     if who == "slow":
         slow = slow_groups(links)
         if not slow:
-            raise NothingMeasured("no links are slower than others like them, or none are like others")
+            raise NothingMeasured("no links are slower than comparable ones, or nothing is comparable")
         every = [transfers.links_as_others(each) for each in slow]
         return every[0] if len(every) == 1 else all_at_once(", ".join(each.name for each in every), every)
     groups = {linked.group: linked.ranks for linked in _known(analysis).values()}
     compared = against_others(links, groups[who] if who in groups else _ranks_of(analysis, who))
     if compared is None:
         raise NothingMeasured(
-            f"nothing is like the links of {who}: no other ranks ran the same collective, equally spread over hosts"
+            f"nothing to compare {who} with: no other group runs the same collective over as many ranks and hosts"
         )
     return transfers.links_as_others(compared)
 
@@ -180,20 +184,23 @@ def _world_size(analysis: Analysis, text: Any, *, batch: str, new_links: Any) ->
     if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
         raise BadScenario(f"{str(text)!r} is not a number of ranks, such as 16 or dp=16")
     world = analysis.run.world_size or len(analysis.run.ranks)
-    grown = int(number) / world
+    ranks = int(number)
     every = _known(analysis)
     growing = _like(every, _known(analysis, group)) if group else every
     sizes = {len(linked.ranks) for linked in growing.values()} - {1}
     if not group and sizes != {world}:
         named = sorted({f"{each.group} ({len(each.ranks)} ranks)" for each in every.values() if len(each.ranks) > 1})
         raise BadScenario(
-            f"not all communication is of all {world} ranks: say which groups grow, as in GROUP={number}; "
-            f"there are {', '.join(named[:8])}{', ...' if len(named) > 8 else ''}"
+            f"this run has groups smaller than its {world} ranks: say which grows, as in GROUP={number}; there are "
+            f"{', '.join(named[:8])}{', ...' if len(named) > 8 else ''}"
         )
-    if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
-        raise BadScenario(f"{number} ranks do not make whole groups of the {min(sizes)} of {world} that there are")
+    uneven = [size for size in sorted(sizes) if size * ranks % world]
+    if uneven:
+        raise BadScenario(
+            f"groups of {uneven[0]} of {world} ranks do not become whole ones with {ranks}; choose another number"
+        )
     return more_ranks(
-        grown,
+        ranks / world,
         with_sizes(analysis.links, growing),
         hosts=_hosts(analysis.run),
         new_links=measured_links(analysis.links, every) if new_links is None else _new_links(new_links),
@@ -221,7 +228,8 @@ def _new_links(text: Any) -> NewLinks:
     path = Path(str(text))
     if numbers or not path.exists():
         raise BadScenario(
-            f"new_links is {str(text)!r}, but should be GB/s, such as 50 or 50,30 with a latency of 30 us, or a file"
+            f"new_links is {str(text)!r}; expected GB/s (50), GB/s and latency in us (50,30), or a file of "
+            "`commtrace comms`"
         )
     ceiling = read_ceiling(path)
     return ceiling_links(ceiling.name, ceiling.table)

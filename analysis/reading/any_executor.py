@@ -65,8 +65,8 @@ class AnyExecutor(Executor):
     def lost(self, err: BaseException) -> ClusterError:
         """The error to raise where the executor cannot go on."""
         return ClusterError(
-            f"{self.name} cannot go on: {type(err).__name__}: {err}; if its workers died for want of memory, give them "
-            "more, or take fewer"
+            f"{self.name} cannot go on: {type(err).__name__}: {err}; if its workers ran out of memory, give them "
+            "more, or use fewer"
         )
 
 
@@ -110,6 +110,8 @@ def executor_named(name: str) -> AnyExecutor:
     except Exception as err:
         raise ClusterError(f"--executor {name}: {type(err).__name__}: {err}; {how}") from err
     if not isinstance(made, futures.Executor):
-        raise ClusterError(f"--executor {name}: made {type(made).__name__}, no executor of concurrent.futures; {how}")
+        raise ClusterError(
+            f"--executor {name}: made {type(made).__name__}, which is no concurrent.futures executor; {how}"
+        )
     atexit.register(made.shutdown, wait=False)
     return AnyExecutor(made)

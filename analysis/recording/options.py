@@ -77,8 +77,13 @@ def _option(
     return made
 
 
-def _patterns(given: Iterable[str]) -> tuple[str, ...]:
-    patterns = tuple(given)
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Several texts; a single one is not its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+    patterns = _texts(given)
     for pattern in patterns:
         compiled(pattern)
     return patterns
@@ -90,7 +95,9 @@ def _marker(given: str | None) -> str | None:
     return given
 
 
-def _numbers(given: str | Iterable[int]) -> tuple[int, ...]:
+def _numbers(given: str | int | Iterable[int]) -> tuple[int, ...]:
+    if isinstance(given, int):
+        return (given,)
     return tuple(numbers_in(given) if isinstance(given, str) else given)
 
 
@@ -116,14 +123,14 @@ def _place(given: str | os.PathLike[str] | bool) -> str | bool:
 class GivenOptions(TypedDict, total=False):
     """Options of reading as callers may give them; what they mean is said once, in `ReadOptions`."""
 
-    ranks: str | Iterable[int]
-    hosts: Iterable[str]
-    groups: Iterable[str]
-    steps: str | Iterable[int]
+    ranks: str | int | Iterable[int]
+    hosts: str | Iterable[str]
+    groups: str | Iterable[str]
+    steps: str | int | Iterable[int]
     last: int | None
     whole: bool
     step_marker: str | None
-    comm_names: Iterable[str]
+    comm_names: str | Iterable[str]
     keep_going: bool
     workers: int | None
     cache: str | os.PathLike[str] | bool
@@ -143,9 +150,9 @@ class ReadOptions:
     ranks: tuple[int, ...] = _option(
         (), "--ranks", "RANKS", "Read only these ranks, such as 0-7,64-71, as if there were no others.", _numbers
     )
-    hosts: tuple[str, ...] = _option((), "--hosts", "HOST", "Read only the ranks of this host.", tuple, type=list[str])
+    hosts: tuple[str, ...] = _option((), "--hosts", "HOST", "Read only the ranks of this host.", _texts, type=list[str])
     groups: tuple[str, ...] = _option(
-        (), "--groups", "GROUP", "Read only the ranks of this process group.", tuple, type=list[str]
+        (), "--groups", "GROUP", "Read only the ranks of this process group.", _texts, type=list[str]
     )
     steps: tuple[int, ...] = _option(
         (), "--only-steps", "STEPS", "Read only these steps, such as 11 or 3-5, as if there were no others.", _numbers

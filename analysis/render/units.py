@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """The unit for all times of a step of some length: us for short steps, s for very long ones."""
+    """The unit for all times of a step: us for one below a ms, else ms."""
 
     name: str
     ns: float

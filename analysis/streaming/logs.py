@@ -160,6 +160,7 @@ class LogsOverTime:
             if not self._keep_going:
                 raise
             self.failed.append(str(err))
+            self._damaged.update(stream.codes)
         stream.is_open, stream.position = False, stream.size
         self.files_read += 1
         return None
@@ -266,8 +267,8 @@ class LogsOverTime:
         partial = [group for group in self._groups if not group.is_whole]
         if partial:
             yield (
-                f"of {counted(len(self._groups), 'communicator')}, {len(partial):,} with a rank that has no log: of "
-                "their collectives only the least waiting is known (wait_low_frac), and no bandwidth"
+                f"{len(partial):,} of {counted(len(self._groups), 'communicator')} have a rank without a log: of their "
+                "waiting only a lower bound is known (wait_low_frac), and no bandwidth"
             )
         late = sum(stream.is_written_late for stream in self._streams)
         if late:

@@ -60,7 +60,7 @@ class CycleAnalysis:
 
 
 def analyse_cycles(
-    path: str | PathLike[str], *, comm_names: Iterable[str] = (), workers: int | None = None
+    path: str | PathLike[str], *, comm_names: str | Iterable[str] = (), workers: int | None = None
 ) -> CycleAnalysis:
     """The cycles of the run directory at `path`, one by one: its `cycles` are what `commtrace watch --once` reports.
 

@@ -107,14 +107,16 @@ def window(
     whole periods of a loop are traced that is longer than a step. Raises UsageError.
     """
     if from_step is not None and wait is not None:
-        raise UsageError("--from-step and --wait both say when the traced steps begin; leave one out")
+        raise UsageError("from_step and wait both say when the traced steps begin; leave one out")
     early_from = None
     if wait is None:
         first_step = FROM_STEP if from_step is None else from_step
         wait = first_step - warmup
         if wait < 0:
+            begins = f"begins at step {first_step}{' by default' if from_step is None else ''}"
             raise UsageError(
-                f"--from-step {first_step}: the first step that can be traced is {warmup}, after --warmup {warmup}"
+                f"a warm-up of {warmup} steps: tracing {begins}, and cannot before step {warmup}; trace from a later "
+                "step, or warm up for fewer"
             )
         early_from = EARLY_FROM if from_step is None and wait > EARLY_FROM else None
     extends = active is None and repeat == 1

@@ -3,7 +3,6 @@
 import re
 import resource
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,10 +34,6 @@ _AMBIGUOUS = (
 _LITTLE_BYTES = 256 << 20  # the handles and workspaces of these libraries take less
 _KERNEL_COUNTERS = Path("/proc/vmstat")
 _SOURCE_PLACE = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. ")
-_CONTAINER = (
-    ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
-    ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 _STATUS = Path("/proc/self/status")
 
 
@@ -90,22 +85,6 @@ def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
         output.backward(torch.ones_like(output))
     else:
         output.mean().backward()
-
-
-def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory of the host that can still be used, in this container, in bytes; None where Linux does not say it.
-
-    Source: docs.kernel.org, "MemAvailable" in filesystems/proc, and memory.max in admin-guide/cgroup-v2.
-    """
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
-    for limit_file, used_file in _CONTAINER:
-        with suppress(OSError, ValueError):  # of version 2, "max" for none
-            most, used = (int((root / name).read_text(encoding="ascii")) for name in (limit_file, used_file))
-            found.append(max(0, most - used))
-    return min(found, default=None)
 
 
 def status_bytes(key: str) -> int | None:

@@ -9,13 +9,13 @@ from typing import Any, cast
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
+from ...common.memory import free_bytes
 from ...contract.rank import ProfilerOptions
 from ..base.console.notices import say
 from ..base.detail import Detail
 from ..base.schedule import Schedule
 from ..base.torch_private import drop_profiler, profiler_is_on, recording
 from ..errors import CaptureError
-from ..machine import memory
 from ..ranks import places
 from .kineto_buffers import LIMIT_MB, limit_mb, raise_limit
 from .wall_clock import WallClock
@@ -68,7 +68,7 @@ class Profiler:
     def _raise_limit(self) -> None:
         """Let Kineto's buffers grow as far as all ranks of this host can have them."""
         ranks_here = places.local_size() or torch.cuda.device_count()
-        most_mb, asked_mb = limit_mb(ranks_here, memory.free_bytes()), self.options.kineto_buffer_mb
+        most_mb, asked_mb = limit_mb(ranks_here, free_bytes()), self.options.kineto_buffer_mb
         raise_limit(asked_mb, default_mb=most_mb)
         if asked_mb is None and most_mb < LIMIT_MB and not places.local_place():
             say(f"the profiler may take {most_mb:,} MiB of memory for the GPU on each rank, as little is free "

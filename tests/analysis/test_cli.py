@@ -15,6 +15,7 @@ import pytest
 from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
 from samples import a_sample, with_slow
 
+from commtrace.analysis.cli.inputs import _each_against
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -476,3 +477,15 @@ def test_torch_is_never_imported(run_dir):
     )
     command = [sys.executable, "-c", program, str(run_dir)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def test_all_that_follows_against_is_on_that_side():
+    assert _each_against(["A", "--against=B1", "B2", "--top", "3"]) == [
+        "A",
+        "--against=B1",
+        "--against",
+        "B2",
+        "--top",
+        "3",
+    ]
+    assert _each_against(["A", "--against", "B1", "B2"]) == ["A", "--against", "B1", "--against", "B2"]

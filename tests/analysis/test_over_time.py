@@ -138,7 +138,7 @@ def test_a_missing_rank_leaves_the_least_of_waiting(tmp_path):
     assert rows[["busbw_gb_per_s", "wait_frac", "straggler_rank"]].isna().all(axis=None)
     assert rows["wait_low_frac"].tolist() == [0.0] * 6
     assert rows["busbw_logged_gb_per_s"].notna().all()
-    assert any("of 2 communicators, 2 with a rank that has no log" in note for note in logs.notes)
+    assert any("2 of 2 communicators have a rank without a log" in note for note in logs.notes)
 
 
 def test_only_the_last_call_of_each_dump_is_in_old_logs(tmp_path):

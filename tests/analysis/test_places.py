@@ -525,3 +525,11 @@ def test_hang_takes_a_run_by_url(run, capsys):
     assert capsys.readouterr().out == "no collective hangs\n"
     assert main(["hang", "memory://nothing/here"]) == 1
     assert "memory://nothing/here: no such file or directory" in capsys.readouterr().err
+
+
+def test_a_file_that_was_removed_is_no_more_in_its_folder(memory):
+    memory.pipe({"/removed/a.json": b"{}", "/removed/b.json": b"{}"})
+    folder = path_named("memory://removed")
+    names = sorted(each.name for each in folder.iterdir())
+    next(each for each in folder.iterdir() if each.name == "a.json").unlink()
+    assert (names, [each.name for each in folder.iterdir()]) == (["a.json", "b.json"], ["b.json"])

@@ -15,7 +15,7 @@ from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
 from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare, load_run, run_trend
-from commtrace.analysis.recording.options import READING_OPTIONS, GivenOptions
+from commtrace.analysis.recording.options import READING_OPTIONS, GivenOptions, ReadOptions
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
@@ -92,6 +92,13 @@ def test_options_are_checked_where_they_are_given(run: Path) -> None:
         compare(run, run, last=1, steps="1-2")
     with pytest.raises(TypeError, match="'sizes' is no option of reading"):
         analyse(run, sizes=1)  # type: ignore[call-arg]
+
+
+def test_a_single_text_or_number_stands_for_itself() -> None:
+    """A text is a list of its letters, which nobody means."""
+    made = ReadOptions.given(comm_names="my_ring", hosts="node7", groups="dp", ranks=0)
+    assert (made.comm_names, made.hosts, made.groups, made.ranks) == (("my_ring",), ("node7",), ("dp",), (0,))
+    assert ReadOptions.given(steps=11).steps == (11,)
 
 
 def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:

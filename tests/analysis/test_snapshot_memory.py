@@ -134,6 +134,22 @@ def test_the_largest_free_block_at_the_end_is_that_of_the_allocator(tmp_path_fac
         assert (begin[1:] >= end[:-1]).all()
 
 
+@pytest.mark.parametrize("falls", [False, True])
+def test_fragments_of_what_never_exceeds_its_beginning(tmp_path, falls):
+    """Without a history, as `_dump_snapshot` writes it by itself, and with one in which memory is only freed."""
+    one = Allocator()
+    held = [one.malloc(10 * MIB) for _ in range(4)]
+    begun, before = len(one.entries), list(one.total)
+    if falls:
+        for address in held[:2]:
+            one.free(address)
+    content = snapshot(one)
+    content["device_traces"] = [content["device_traces"][0][begun:]]
+    [row] = records(analyse_snapshots([write(content, tmp_path / "memory_snapshot_rank_0.pickle")]).fragments)
+    assert (row["allocated_bytes"], row["active_bytes"], row["reserved_bytes"]) == tuple(before)
+    assert row["inactive_bytes"] == before[2] - before[1]
+
+
 def test_fragments_and_the_request_that_failed(tmp_path):
     one = Allocator(capacity=100 * MIB)
     held = [one.malloc(10 * MIB, frames=called("f", 1)) for _ in range(10)]

@@ -92,13 +92,13 @@ def test_the_summary_keeps_the_capture_in_the_history(monkeypatch, tmp_path) -> 
 def test_a_damaged_file_costs_its_rank_only(monkeypatch, tmp_path, said) -> None:
     shown = analysed(monkeypatch, tmp_path, Printed("3 ranks\n", "x.ctrace: is damaged"), Printed(why="too late"))
     assert shown == ["3 ranks"]
-    assert said[0].startswith("the summary is not complete: x.ctrace: is damaged; later: ")
+    assert said[0].startswith("the summary is not complete: x.ctrace: is damaged; to analyse it later: ")
     assert said[1] == "there is no report: too late"
 
 
 def test_an_analysis_that_fails_is_said_with_what_to_do(monkeypatch, tmp_path, said) -> None:
     assert analysed(monkeypatch, tmp_path, Printed(why="it took too long, and was ended")) == []
-    assert said[0].startswith("the run is not analysed: it took too long, and was ended; later: ")
+    assert said[0].startswith("the run is not analysed: it took too long, and was ended; to analyse it later: ")
     assert said[0].endswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -142,7 +142,7 @@ def test_ranks_that_are_missing_are_told_by_reason(monkeypatch, tmp_path, said) 
     assert said == [
         "ranks 1-2, 4 are missing: silent",
         "rank 5 is missing: too large",
-        "rank 7 is only in part here: silent",
+        "rank 7 is here only in part: silent",
         IGNORED,
     ]
 

@@ -8,8 +8,8 @@ import torch
 from capturing import metas, python, three, trace, traced_steps
 from samples import with_slow
 
+from commtrace.common.memory import free_bytes
 from commtrace.profiling.base import torch_private
-from commtrace.profiling.machine import memory
 from commtrace.profiling.sessions import kineto_buffers
 from commtrace.profiling.sessions import session as sessions
 from commtrace.profiling.sessions.gpu_reach import cut_short
@@ -226,14 +226,18 @@ def test_all_ranks_of_a_host_together_take_a_part_of_its_memory() -> None:
 
 
 def test_free_memory_is_that_of_the_container(tmp_path) -> None:
-    assert memory.free_bytes(tmp_path) is None
+    assert free_bytes(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 700 kB\n")
-    assert memory.free_bytes(tmp_path) == 700 * 1024
+    assert free_bytes(tmp_path) == 700 * 1024
     cgroup = tmp_path / "sys/fs/cgroup"
     cgroup.mkdir(parents=True)
     (cgroup / "memory.current").write_text("1000\n")
     (cgroup / "memory.max").write_text("max\n")
-    assert memory.free_bytes(tmp_path) == 700 * 1024
+    assert free_bytes(tmp_path) == 700 * 1024
     (cgroup / "memory.max").write_text("5000\n")
-    assert memory.free_bytes(tmp_path) == 4000
+    assert free_bytes(tmp_path) == 4000
+    (cgroup / "memory.stat").write_text("anon 100\ninactive_file 600\nactive_file 300\n")  # files that were read once
+    assert free_bytes(tmp_path) == 4600
+    (cgroup / "memory.current").write_text("9000\n")
+    assert free_bytes(tmp_path) == 0

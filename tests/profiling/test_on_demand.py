@@ -885,7 +885,7 @@ def test_options_say_when_traced_steps_begin() -> None:
     assert not _StepOptions(repeat=2).schedule().extends
     assert _StepOptions(wait=2, active=3).schedule() == Schedule(2, 1, 3)
     assert _StepOptions(from_minute=30).schedule() == Schedule(UNTIL_PLANNED, 1, 5)
-    with pytest.raises(UsageError, match="--from-step 0: the first step that can be traced is 1, after --warmup 1"):
+    with pytest.raises(UsageError, match="a warm-up of 1 steps: tracing begins at step 0, and cannot before step 1"):
         _StepOptions(from_step=0).schedule()
     for wrong in ({"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
         with pytest.raises(UsageError):

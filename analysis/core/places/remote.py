@@ -229,7 +229,11 @@ class RemotePath(_Path):
     def _see_again(self, *, is_missing: bool) -> None:
         self.known, self._begin, self._is_missing = None, None, is_missing
         if self._folder is not None and self._folder._listing is not None:  # noqa: SLF001 - of another one of these
-            self._folder._listing[self.name] = self  # noqa: SLF001
+            listing = self._folder._listing  # noqa: SLF001
+            if is_missing:
+                listing.pop(self.name, None)
+            else:
+                listing[self.name] = self
 
 
 def begin_all(paths: Sequence[RemotePath]) -> None:

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from ....common.wording import ranges_of, ranks_in_words, shortened
 from ...core.escaping import encodable
-from ...errors import TraceError
+from ...errors import TooLarge, TraceError
 from ...recording.options import ReadOptions
 from ...recording.shared_files import SharedRank, natural_order
 from ..format import RanksInFiles
 from .files import devices_in, space_in
 
 _MOST_NAMED = 8
-_LIMIT_GB = 4.0
 
 
 def devices_as_ranks(paths: Sequence[Path]) -> RanksInFiles:
@@ -55,7 +54,9 @@ class _Numbers(NamedTuple):
 
 def _devices(path: Path) -> _Numbers:
     try:
-        space = space_in(path, ReadOptions(memory_gb=_LIMIT_GB))
+        space = space_in(path, ReadOptions())
+    except TooLarge:  # its reader would say that it has several devices
+        raise
     except TraceError:
         return _Numbers([], [])
     devices = devices_in(space)

@@ -9,6 +9,7 @@ all_reduce.
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -99,12 +100,15 @@ def gloo_rows(
     size = group.get("group_size")
     c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
     issued = [i for a in c10d if (i := _issued(a, size)) is not None]
+    unused: dict[str, deque[_Issued]] = defaultdict(deque)
+    for each in issued:
+        unused[each.op.gloo].append(each)
     # A send begins earlier as an activity than as an annotation, but both end at the same time.
     by_end = {(a["thread"], a["start_ns"] + a["dur_ns"]): a for a in _named(markers.GLOO_MARK, annotations)}
     rows: list[Row] = []
     for activity in activities:
         annotation = by_end[activity["stream"], activity["start_ns"] + activity["dur_ns"]]
-        source = _issuer(annotation, issued)
+        source = _issuer(annotation, unused)
         if source is not None and source.row is not None:
             end_ns = activity["start_ns"] + activity["dur_ns"]
             source.row["dur_ns"] = max(source.row["dur_ns"], end_ns - source.row["start_ns"])
@@ -157,20 +161,26 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
     )
 
 
-def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
-    """The earliest operator that may have issued this gloo operation; uses up one of its operations. None if none."""
+def _issuer(annotation: Row, unused: Mapping[str, deque[_Issued]]) -> _Issued | None:
+    """The earliest operator that may have issued this gloo operation; uses up one of its operations. None if none.
+
+    `unused` are operators by what they issue, in their order; those that have no operation left at its beginning go.
+    """
     kind, shapes, start_ns = (
         annotation["name"].removeprefix(markers.GLOO_MARK),
         annotation["in_dims"],
         annotation["start_ns"],
     )
+    issued = unused.get(kind, deque())
+    while issued and not issued[0].uses_left:
+        issued.popleft()
     for candidate in issued:
         if candidate.start_ns > start_ns:
             return None
         fits = candidate.shapes is None or shapes is None or candidate.shapes == shapes
         if kind in _WITHIN_OPERATOR:
             fits = fits and candidate.thread == annotation["thread"] and start_ns <= candidate.end_ns
-        if candidate.uses_left and candidate.op.gloo == kind and fits:
+        if candidate.uses_left and fits:
             candidate.uses_left -= 1
             return candidate
     return None

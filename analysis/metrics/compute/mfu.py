@@ -157,7 +157,7 @@ def _row(row: Row, computed: _Computed | None, peaks: DevicePeaks, keys: list[st
         pass
     elif at_peak_ns > row["compute_ns"]:
         known = "listed for its device" if not peak.given else peak.origin(computed.flop)
-        notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
+        notes.append(f"it computed faster than the peak that is {known}: that peak is wrong for this device")
     else:
         masked_ns = _at_peak_ns(computed.masked, peak)
         spared_ns = sum(bounded.spared_ns(peak) for bounded in computed.bounded.values())

@@ -172,7 +172,7 @@ def calls_of_snapshot(snapshot: Snapshot, rank: int) -> pd.DataFrame:
 def fragment_row(one: SnapshotMemory) -> Row:
     """The row of `fragments` of a device, at its peak."""
     memory, known = one.explained.memory, one.replayed
-    peak = memory.peak
+    peak = known.peak
     found = fragments_at(one.device, known, peak)
     reserved, active = int(known.reserved_bytes[peak]), int(known.active_bytes[peak])
     private = sum(
@@ -194,8 +194,8 @@ def fragment_row(one: SnapshotMemory) -> Row:
 
 def notes_on_snapshot(one: SnapshotMemory) -> list[str]:
     """What a reader of the numbers has to know: how sizes are known, and what the history lacks."""
-    memory, known = one.explained.memory, one.replayed
-    lives, peak = known.lives, memory.peak
+    known = one.replayed
+    lives, peak = known.lives, known.peak
     held = (lives.allocated < peak) & (peak <= lives.requested_free) & (lives.requested_free >= 0)
     rounded = int((held & ~lives.is_known).sum())
     notes = ["sizes are those of blocks"]

@@ -24,6 +24,8 @@ _PLAYED = (GPIPE, ONE_F_ONE_B, INTERLEAVED)
 _AS_TRACED = 0.02
 """Of a step: a schedule that is further from its own order is not that of its name."""
 NOT_PLAYED = "only GPipe and (interleaved) 1F1B are played with other numbers"
+MIXED = "its steps differ in schedule or in the number of microbatches"
+UNEVEN = "its microbatches are not a multiple of its ranks"
 OTHER_ORDER = "its pieces are not in the order of its schedule"
 
 
@@ -149,11 +151,13 @@ def _plan(steps: Sequence[PipelineStep]) -> tuple[_Plan | None, str | None]:
             for piece in own:
                 took[piece.way, piece.stage].append(piece.dur_ns)
     [(name, ranks, stages, microbatches), *others] = shapes
-    if others or name not in _PLAYED or not {way for way, _ in took} <= {FORWARD, FULL_BACKWARD}:
+    if others:
+        return None, MIXED
+    if name not in _PLAYED or not {way for way, _ in took} <= {FORWARD, FULL_BACKWARD}:
         return None, NOT_PLAYED
     chunks = stages // ranks
     if chunks > 1 and microbatches % ranks:
-        return None, NOT_PLAYED
+        return None, UNEVEN
     means = {kind: float(np.mean(durs)) for kind, durs in took.items()}
     plan = _Plan(name, ranks, chunks, microbatches, means)
     traced = float(np.mean([_as_traced(one, means) for one in known]))

@@ -12,6 +12,8 @@ from ..engine import Playing
 
 Change = Callable[[Sequence[Playing]], list[Playing]]
 """Members of a cycle -> the same with other durations, or fewer waits."""
+Cycles = Sequence[Sequence[Playing]]
+"""The members of each cycle."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Scenario:
     leaves_out: bool = False
     never_longer: bool = False
     of_ranks: bool = False
-    least: Callable[[Sequence[Sequence[Playing]]], dict[int, float]] | None = None
+    least: Callable[[Cycles], dict[int, float]] | None = None
     ends: tuple[tuple[Change, ...], ...] = ()
 
     @property
@@ -76,8 +78,29 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
         tightest=any(each.tightest for each in scenarios),
         leaves_out=all(each.leaves_out for each in scenarios),
         never_longer=all(each.leaves_out or each.never_longer for each in scenarios),
+        of_ranks=any(each.of_ranks for each in scenarios),
+        least=_least(scenarios),
         ends=tuple(ends),
     )
+
+
+def _least(scenarios: Sequence[Scenario]) -> Callable[[Cycles], dict[int, float]] | None:
+    """How long steps are at least; None if nothing bounds them. What bounds them is as the other scenarios make it."""
+    bounding = [each for each in scenarios if each.least is not None]
+    if not bounding:
+        return None
+
+    def least(cycles: Cycles) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for each in bounding:
+            others = [one.changes[one.likeliest or 0] for one in scenarios if one is not each and one.changes]
+            change = _one_after_the_other(others)
+            assert each.least is not None
+            for step, ns in each.least([change(members) for members in cycles]).items():
+                found[step] = max(found.get(step, 0.0), ns)
+        return found
+
+    return least
 
 
 def _combined(ways: Sequence[Sequence[Change]]) -> tuple[Change, ...]:

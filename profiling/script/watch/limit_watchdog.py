@@ -40,7 +40,8 @@ class LimitWatchdog:
     def stop(self) -> None:
         """Stop to watch."""
         self._stopped.set()
-        if signal.getsignal(_SIGNAL) == self._reached:
+        # None stands for a handler that is not Python's, which cannot be put back.
+        if self._previous is not None and signal.getsignal(_SIGNAL) == self._reached:
             signal.signal(_SIGNAL, self._previous)
 
     def _watch(self) -> None:

@@ -130,7 +130,7 @@ def _verdict(run_dir: Path, history: str | None, is_over: Callable[[], bool], sh
             say(str(err))
     if printed.why is not None:
         what = "the summary is not complete" if printed.out else "the run is not analysed"
-        say(f"{what}: {printed.why}; later: commtrace {shlex.quote(str(run_dir))}")
+        say(f"{what}: {printed.why}; to analyse it later: commtrace {shlex.quote(str(run_dir))}")
     if not printed.out:
         return
     report, scalars = run_dir / rundir.REPORT_FILE, run_dir / rundir.SCALARS_FILE
@@ -151,7 +151,7 @@ def _lines_on_missing(missing: Mapping[int, str], run_dir: Path) -> Sequence[str
     by_reason: dict[str, list[int]] = {}
     for rank, why in missing.items():
         there = any(run_dir.glob(f"*_{rank}.*.pt.trace.*"))
-        what = "only in part here" if there else "missing"
+        what = "here only in part" if there else "missing"
         by_reason.setdefault(f"{what}: {why}", []).append(rank)
     return [f"{ranks_in_words(ranks)} {'is' if len(ranks) == 1 else 'are'} {why}" for why, ranks in by_reason.items()]
 
