@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from ...common.markup import for_markdown
+from ...common.markup import for_latex, for_markdown
 from ..core.pivots import CrossTable
 from .fitting import GAP, Column, shortened
-from .latex import header_lines, latex_escaped, latex_line, tabular
+from .latex import header_lines, latex_line, tabular
 from .people import drawn, shown_columns, styled
 from .screen import PAPER, Screen
 
@@ -214,7 +214,7 @@ def cross_as_latex(name: str, table: CrossTable) -> str:
     for line in cross.levels:
         place, texts, rules = len(cross.keys), [""] * len(cross.keys), []
         for label, span in line:
-            texts.append(f"\\multicolumn{{{span}}}{{c}}{{{latex_escaped(label)}}}")
+            texts.append(f"\\multicolumn{{{span}}}{{c}}{{{for_latex(label)}}}")
             rules.append(f"\\cmidrule(lr){{{place + 1}-{place + span}}}")
             place += span
         head += [latex_line(texts), "".join(rules)]

@@ -48,11 +48,6 @@ def tabular(head: list[str], lowest: list[str], rows: list[list[str]], numeric: 
     return (_NEEDS_BOTH if is_wide else _NEEDS) + "\n".join(lines) + "\n"
 
 
-def latex_escaped(text: str) -> str:
-    """Escape `text` for LaTeX: no part of it is a command or joins into a longer dash or a quote."""
-    return for_latex(text)
-
-
 def _alignment(texts: list[str], is_number: bool) -> str:
     """Alignment of a column; sentences get a fixed width and wrap, as they would leave the page."""
     if is_number:
@@ -69,14 +64,14 @@ def _cell(text: str, is_number: bool) -> str:
     if text == _NOTHING:
         return "--"
     if is_number and text.startswith("-"):
-        return "$-$" + latex_escaped(text[1:])
-    return latex_escaped(text)
+        return "$-$" + for_latex(text[1:])
+    return for_latex(text)
 
 
 def header_lines(headers: list[str], labels: Collection[int] = ()) -> list[list[str]]:
     """The headers as lines of one word each, aligned at the bottom; those at the places of `labels` stay whole."""
     words = [
-        [latex_escaped(word) for word in ([header] if place in labels else _words(header))]
+        [for_latex(word) for word in ([header] if place in labels else _words(header))]
         for place, header in enumerate(headers)
     ]
     height = max((len(column) for column in words), default=0)

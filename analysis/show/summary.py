@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pandas as pd
 
+from ...common.markup import for_latex
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.declaring import InputKind
 from ..core.escaping import printable
 from ..core.schema import records
 from ..render import as_csv, as_latex, as_markdown, as_text
-from ..render.latex import latex_escaped
 from ..render.people import escaped, fact_lines, styled, worst_rows
 from ..render.screen import PAPER, Screen
 from ..results.analysis import Analysis
@@ -43,7 +43,7 @@ def summary(analysis: Analysis, output_format: str, screen: Screen = PAPER) -> s
             parts.append(_part(name, table.head(most), output_format, screen))
         if len(table) > most:
             more = f"{counted(len(table) - most, 'more row')}: {screen.how_to_see_all}, as does the command `{name}`."
-            parts.append((latex_escaped(more) if output_format == "latex" else more) + "\n")
+            parts.append((for_latex(more) if output_format == "latex" else more) + "\n")
     return "\n".join(parts)
 
 
@@ -54,7 +54,7 @@ def _part(name: str, table: pd.DataFrame, output_format: str, screen: Screen) ->
         left_out = "".join(f"\n{text} ({screen.how_to_see_all})\n" for text in omitted)
         if output_format == "markdown":
             return f"### {title}\n\n{as_markdown(name, shown)}{left_out}"
-        return f"\\paragraph{{{latex_escaped(title)}}}\n\n{as_latex(name, shown)}{latex_escaped(left_out)}"
+        return f"\\paragraph{{{for_latex(title)}}}\n\n{as_latex(name, shown)}{for_latex(left_out)}"
     return f"{styled(title, 'bold', screen)}\n\n{as_text(name, table, screen)}"
 
 
@@ -70,7 +70,7 @@ def _facts_markdown(known: pd.DataFrame) -> str:
 
 def _facts_latex(known: pd.DataFrame) -> str:
     rows = zip(known["item"], known["value"], strict=True)
-    items = "".join(f"\\item[{latex_escaped(printable(i))}] {latex_escaped(printable(v))}\n" for i, v in rows)
+    items = "".join(f"\\item[{for_latex(printable(i))}] {for_latex(printable(v))}\n" for i, v in rows)
     return f"\\begin{{description}}\n{items}\\end{{description}}\n"
 
 

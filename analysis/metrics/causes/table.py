@@ -57,15 +57,14 @@ def explained(
     late = late_ranks(collectives, members, clocks)
     if not len(late):
         return Explained([], [], members)
+    waits = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
     if (clocks["basis"] == NO_STARTS).all():  # then nothing tells what ranks did in the meantime
-        waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
-        return Explained(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))), [], members)
+        return Explained(records(late.assign(caused_wait_ns=late["collective_id"].map(waits))), [], members)
     members = members.join(ready.set_index("number"))
     compared = members.drop_duplicates(["collective_id", "rank"])
     # Sends and receives are left out: the two sides run different programs, so neither is the measure of the other.
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
     reasons = Reasons(list(sequences(compared)), members)
-    waits = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
     rows: list[tuple[Row, Origin | None]] = []
     for row in late.to_dict("records"):
         number, rank = int(row["collective_id"]), int(row["rank"])

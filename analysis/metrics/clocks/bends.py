@@ -30,7 +30,7 @@ from .ends import Ends, shared_collectives
 from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
 from .medians import LARGEST_SLOPE, median, medians, rows_of
 
-# A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what nine of ten neighbours differ by:
+# A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what eight of ten neighbours differ by:
 # on one host the ends of large collectives differ by up to 90 us, differently each time.
 _LEAST_JUMP_NS = 90_000
 _SIGNIFICANT, _BEYOND_TAIL = 8.0, 3.0
@@ -49,7 +49,7 @@ _ALLOWED_NS = 10_000
 # A clock that jumps more often does something else.
 _MOST_JUMPS = 8
 # Collectives that are rarer than that among alike ones are not used, if enough others are left.
-_LEAST_ALIKE, _MOST_KEPT = 6, 0.7
+_LEAST_ALIKE, _LEAST_KEPT_FRAC = 6, 0.7
 _LEAST_NOISE_NS = 400.0
 _OF_NORMAL, _OF_MEDIAN = 1.4826, 1.2533
 # Knots of a curve: each is the median of at least that many collectives.
@@ -284,7 +284,7 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
     kinds, kind, counts = np.unique(alike, return_inverse=True, return_counts=True)
     kind = kind.ravel()
     level_ns, kept = apart_ns.copy(), counts[kind] >= _LEAST_ALIKE
-    if kept.mean() < _MOST_KEPT:
+    if kept.mean() < _LEAST_KEPT_FRAC:
         kept = np.ones(len(kind), dtype=bool)
     if len(kinds) == 1:
         return level_ns, kept
