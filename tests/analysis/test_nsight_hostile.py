@@ -13,7 +13,7 @@ import pytest
 from nsight_exports import ALL_REDUCE, KERNEL, SYSTEM_NS, add, documents, export_of, payload, process, small
 from samples import with_slow
 
-import commtrace.analysis.formats.nsight.database
+import commtrace.analysis.recording.database
 from commtrace import analyse
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace, TooLarge, TraceError
 from commtrace.analysis.formats.nsight.ranks import ranks_in
@@ -218,7 +218,7 @@ def test_views_triggers_and_columns_that_compute_are_not_run(tmp_path: Path) -> 
 
 def test_pages_that_repeat_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two levels of pages that hold one page 400 times each: many rows in a small file."""
-    monkeypatch.setattr(commtrace.analysis.formats.nsight.database, "_STEPS", 1_000_000)
+    monkeypatch.setattr(commtrace.analysis.recording.database, "_STEPS", 1_000_000)
     export = small([(KERNEL, n, n + 1) for n in range(400)])
     path = export.write(tmp_path / "report.sqlite")
     with sqlite3.connect(path) as connection:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...recording.arrays import Int64s
-from .tables import THREAD, ExportTables, among
+from ...recording.database_columns import among
+from .tables import THREAD, ExportTables
 
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
@@ -32,7 +33,7 @@ def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bo
         return among(chunk["correlationId"], wanted)
 
     needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
-    called = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
+    called = tables.owned(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
     tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(called["start"])})
     order = np.argsort(called["start"], kind="stable")
     columns = {name: values[order] for name, values in called.items()}

@@ -12,8 +12,9 @@ from ...core.copy_names import BETWEEN_GPUS, ON_DEVICES, copy_name, direction_sa
 from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
 from ...core.tables.events import EVENT_SORTS
 from ...recording.arrays import Int64s
+from ...recording.database_columns import stacked
 from ...recording.values import MISSING
-from .tables import ExportTables, stacked
+from .tables import ExportTables
 
 KERNEL_TABLE, COPY_TABLE, FILL_TABLE = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -89,7 +90,7 @@ def _placed(columns: dict[str, Int64s], name: Int64s, blocks: Int64s | None = No
 
 def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     named = [column for column in NAME_COLUMNS if tables.database.has(KERNEL_TABLE, column)]
-    columns = tables.columns(KERNEL_TABLE, _PLACE, (*_OTHERS, *NAME_COLUMNS, *_GRID), owner="globalPid")
+    columns = tables.owned(KERNEL_TABLE, _PLACE, (*_OTHERS, *NAME_COLUMNS, *_GRID), owner="globalPid")
     text = np.full(len(columns["start"]), MISSING)
     for column in reversed(named):
         text = np.where(columns[column] == MISSING, text, columns[column])
@@ -110,7 +111,7 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
 
 def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
     others = (*_OTHERS, "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
-    columns = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
+    columns = tables.owned(COPY_TABLE, _PLACE, others, owner="globalPid")
     way, source, target = (columns[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
     elsewhere = (way == ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
     way = np.where(elsewhere, BETWEEN_GPUS, way)
@@ -133,7 +134,7 @@ def _memory(number: int) -> str:
 
 
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    columns = tables.columns(FILL_TABLE, _PLACE, (*_OTHERS, "memKind"), owner="globalPid")
+    columns = tables.owned(FILL_TABLE, _PLACE, (*_OTHERS, "memKind"), owner="globalPid")
     distinct, which = np.unique(columns["memKind"], return_inverse=True)
     texts = (fill_name(_memory(kind)) for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
@@ -142,7 +143,7 @@ def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
 
 def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     """Launches of CUDA graphs that were traced as a whole, whose kernels are not known."""
-    columns = tables.columns(GRAPH_TABLE, _PLACE, _OTHERS, owner="globalPid")
+    columns = tables.owned(GRAPH_TABLE, _PLACE, _OTHERS, owner="globalPid")
     count = len(columns["start"])
     return _placed(columns, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from ...core import markers
 from ...recording.arrays import Int64s
+from ...recording.database import LONGEST_BLOB_BYTES
+from ...recording.database_columns import LATEST_NS, LONGEST_NS
 from ...recording.row_bytes import tables_bytes
-from .database import LONGEST_BLOB_BYTES
-from .tables import LATEST_NS, LONGEST_NS, ExportTables, process_of, thread_of
+from ..nccl_functions import Range, is_nccl_function
+from .tables import ExportTables, process_of, thread_of
 
 RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
 _RANGES = (59, 60, 70, 71)
@@ -31,28 +33,10 @@ MARKS = (
 EVERYTHING = ("%",)
 # torch.autograd.profiler.emit_nvtx, and nsys --pytorch: `aten::mm, seq = 3, op_id = 17, sizes = [[2, 3], [3, 4]]`.
 _OF_TORCH = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
-_NCCL = re.compile(r"p?nccl[A-Z]\w*")
 _LONGEST_NAME = 1_000
 _COLUMNS = ("start", "end", "text", "globalTid", "domainId", "binaryData")
 _APART = (markers.NCCL_MARK, markers.LOADING)
 _RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 1_300, 150, 5_000
-
-
-class Range(NamedTuple):
-    """A range of a thread, in ns as in the export, with its stored `payload` and its domain."""
-
-    name: str
-    process: int
-    thread: int
-    start: int
-    end: int
-    domain: int | None = None
-    payload: object = None
-
-    @property
-    def is_nccl(self) -> bool:
-        """Whether it is an NCCL function."""
-        return _NCCL.fullmatch(self.name) is not None
 
 
 def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
@@ -90,7 +74,7 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
     marked = {(step.start, step.end) for step in steps}
     for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
         name = _name(text)
-        if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
+        if name.startswith(_APART) or (start, end) in marked or is_nccl_function(name):
             continue
         if name not in names:
             names[name] = len(names)

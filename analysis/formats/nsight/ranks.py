@@ -20,14 +20,14 @@ from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, kernel_kind
 from ...errors import MixedJobs, TraceError
+from ...recording.database import Database
 from ...recording.options import ReadOptions, RunFacts
 from ...recording.shared_files import SharedRank, natural_order, rank_in_name
 from ..format import RanksInFiles
 from . import session
-from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
 from .nccl.communicators import Membership, known_groups, members_in, ranks_by_world
-from .tables import ExportTables, process_of
+from .tables import NSYS, ExportTables, process_of
 
 _APART_NS = 2_000_000_000
 """Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
@@ -104,7 +104,7 @@ def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | No
 def _export(path: Path) -> Export:
     """Look at an export; an unreadable one has no processes, and its reader will say why."""
     try:
-        with Database(path, Budget(_LIMIT_BYTES)) as database:
+        with Database(path, NSYS, Budget(_LIMIT_BYTES)) as database:
             processes = list(islice(_processes(database), _MOST_PROCESSES + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
@@ -189,7 +189,7 @@ def _check_one_run(exports: Sequence[Export]) -> None:
 
 def _span(export: Export) -> tuple[int, int] | None:
     """Start of an export's first kernel and end of its last one, as unix time; None if not known."""
-    with suppress(TraceError), Database(export.path, Budget(_LIMIT_BYTES)) as database:
+    with suppress(TraceError), Database(export.path, NSYS, Budget(_LIMIT_BYTES)) as database:
         begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
         if begin is not None and end is not None and export.epoch is not None:
             return begin + export.epoch, end + export.epoch

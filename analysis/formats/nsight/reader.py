@@ -14,24 +14,25 @@ from ...core.escaping import encodable
 from ...errors import NotATrace
 from ...recording.arrays import Int64s
 from ...recording.building import columns_of, events_of, header_of
+from ...recording.database import Database
+from ...recording.database_columns import LONGEST_NS, among
 from ...recording.header import Header, ProcessGroup
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_trace
 from ...recording.shared_files import SharedRank, file_of, shared_rank
 from ...recording.step_marks import step_annotations
 from ...recording.values import MISSING, NOT_KNOWN
+from ..nccl_functions import KernelLaunch, Payload, Range, collective_arguments, group_name
 from ..others import RPD
 from . import session
 from .calls import CallColumns, called_columns
-from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, memberships_in
-from .nccl.functions import KernelLaunch, collective_arguments, group_name
 from .nccl.payloads import Schemas
-from .ranges import EVERYTHING, MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
+from .ranges import EVERYTHING, MARKS, RANGE_TABLE, OperatorColumns, marked_ranges, operator_ranges
 from .stream_waits import stream_wait_columns
-from .tables import LONGEST_NS, ExportTables, among, process_of
+from .tables import NSYS, ExportTables, process_of
 
 _KEPT = (markers.NCCL_MARK, markers.LOADING)
 _TABLES = ("CUPTI_ACTIVITY_", "NVTX_", "TARGET_INFO_", "META_DATA_", "ENUM_NSYS_", "OSRT_", "SCHED_EVENTS")
@@ -49,7 +50,7 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
         raise NotATrace(
             f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
         )
-    with Database(file, options.budget(), progress) as database:
+    with Database(file, NSYS, options.budget(), progress) as database:
         if database.has_like("rocpd"):
             raise NotATrace(f"{file}: {RPD}")
         if not database.has_like(*_TABLES):
@@ -126,7 +127,11 @@ def _cpu_marks(
     schemas = Schemas(tables)
     joined = [marked for memberships in memberships_in(ranges, schemas).values() for marked in memberships]
     sizes = {marked.comm: marked.ranks for marked in joined}
-    of_nccl = collective_arguments(ranges, schemas, _launches_of_comm(work, calls), sizes)
+
+    def payload_of(marked: Range) -> Payload:
+        return schemas.payload(marked.domain, marked.payload)
+
+    of_nccl = collective_arguments(ranges, payload_of, _launches_of_comm(work, calls), sizes)
     of_cpu = [marked for marked in ranges if not marked.is_nccl]
     of_launches = among(calls.columns["correlation"], np.unique(work.columns["correlation"]))
     launching = set(np.unique(calls.columns["thread"][of_launches]).tolist())

@@ -30,7 +30,7 @@ def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, I
     """
     kind = tables.database.first_with(_WAITS, ("syncType", "deprecatedSyncType")) or "syncType"
     others = (kind, "contextId", "deviceId", "streamId", "correlationId", "eventId", "eventSyncId")
-    columns = tables.columns(
+    columns = tables.owned(
         _WAITS, ("start", "end"), others, owner="globalPid", keep=lambda chunk: chunk[kind] == _STREAM_WAIT
     )
     tables.keep(_WAITS, stream_waits=len(columns["start"]))
@@ -62,7 +62,7 @@ def _devices(tables: ExportTables, waits: dict[str, Int64s]) -> Int64s:
 def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns) -> tuple[Int64s, Int64s]:
     """For each wait, the correlation and stream of the call that recorded its event, MISSING if unknown."""
     others = ("correlationId", "streamId", "eventId", "eventSyncId")
-    records = tables.columns(_RECORDS, ("eventId",), others, owner="globalPid")
+    records = tables.owned(_RECORDS, ("eventId",), others, owner="globalPid")
     known: dict[tuple[int, int], tuple[int, int]] = {}
     listed = (records[name].tolist() for name in ("eventId", "eventSyncId", "correlationId", "streamId"))
     for event, number, correlation, stream in zip(*listed, strict=True):

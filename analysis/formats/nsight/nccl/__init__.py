@@ -1,1 +1,1 @@
-"""Marks of NCCL in an export: its functions with their arguments, and communicators."""
+"""What NCCL attaches to its ranges in an export: arguments of its functions, and communicators."""

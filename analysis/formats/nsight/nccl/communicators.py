@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from ..ranges import COMMUNICATORS, Range, marked_ranges
+from ...nccl_functions import Range
+from ..ranges import COMMUNICATORS, marked_ranges
 from ..tables import ExportTables
 from .payloads import Schemas
 

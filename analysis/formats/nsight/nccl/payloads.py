@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from .....contract.limits import RANK_LIMIT
+from ...nccl_functions import Payload
 from ..tables import ExportTables
 
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -29,17 +29,6 @@ _FIELDS = {
 """Names of entries, in lower case and without spaces -> what they are here."""
 _MOST_BYTES = 1 << 50
 _MOST_RANKS = RANK_LIMIT
-
-
-class Payload(NamedTuple):
-    """The payload of an NCCL call: the communicator's hash, its ranks, and this rank; None where missing."""
-
-    comm: int | None = None
-    bytes: int | None = None
-    ranks: int | None = None
-    rank: int | None = None
-    peer: int | None = None
-    root: int | None = None
 
 
 _LIMITS = {"bytes": _MOST_BYTES, "ranks": _MOST_RANKS, "rank": _MOST_RANKS, "peer": _MOST_RANKS, "root": _MOST_RANKS}

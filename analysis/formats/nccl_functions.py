@@ -1,4 +1,4 @@
-"""Arguments of NCCL kernels, from the ranges of NCCL functions around their launches.
+"""Arguments of kernels of NCCL and RCCL, from the ranges of its functions around their launches.
 
 A function launches its kernel itself, unless it is called between ncclGroupStart and ncclGroupEnd: then the last
 ncclGroupEnd does, and one kernel may be worth many functions. torch makes an all_to_all of sends and receives in a
@@ -7,28 +7,61 @@ group, and names it in a range of its own around them.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from .....common.nccl_tests import collective_name
-from ....core import markers
-from ..ranges import Range
-from .payloads import Payload, Schemas
+from ...common.nccl_tests import collective_name
+from ..core import markers
 
 _BEGIN, _END, _COUNT = "ncclGroupStart", "ncclGroupEnd", "ncclCommCount"
 _OPERATIONS = {
     "ncclAllReduce": "allreduce", "ncclBroadcast": "broadcast", "ncclReduce": "reduce", "ncclAllGather": "allgather",
     "ncclReduceScatter": "reduce_scatter", "ncclSend": "send", "ncclRecv": "recv", "ncclAlltoAll": "alltoall",
-    "ncclAllToAll": "alltoall", "ncclGather": "gather", "ncclScatter": "scatter",
+    "ncclAllToAll": "alltoall", "ncclAllToAllv": "alltoall", "ncclGather": "gather", "ncclScatter": "scatter",
 }  # fmt: skip
 _MOST_NESTED = 8
 _SENDING, _RECEIVING, _LEAST_EXCHANGE = "send", "recv", 2
 # A payload has the bytes of one rank's share of an array that all of them have together.
 _GROWS, _SHRINKS, _EXCHANGES = ("allgather", "gather"), ("reduce_scatter", "scatter"), ("alltoall",)
 _MOST_BYTES = 1 << 53
+_NCCL = re.compile(r"p?nccl[A-Z]\w*")
+
+
+class Payload(NamedTuple):
+    """What a call of NCCL is known to get: the communicator's hash, its ranks, and this rank; None where missing."""
+
+    comm: int | None = None
+    bytes: int | None = None
+    ranks: int | None = None
+    rank: int | None = None
+    peer: int | None = None
+    root: int | None = None
+
+
+class Range(NamedTuple):
+    """A range of a thread, in ns as in the file, with its stored `payload` and its domain."""
+
+    name: str
+    process: int
+    thread: int
+    start: int
+    end: int
+    domain: int | None = None
+    payload: object = None
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether it is an NCCL function."""
+        return is_nccl_function(self.name)
+
+
+def is_nccl_function(name: str) -> bool:
+    """Whether it is the name of a function of NCCL."""
+    return _NCCL.fullmatch(name) is not None
 
 
 class KernelLaunch(NamedTuple):
@@ -71,13 +104,16 @@ class CollectiveArguments:
 
 
 def collective_arguments(
-    ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
+    ranges: Sequence[Range],
+    payload_of: Callable[[Range], Payload],
+    launches: Iterable[KernelLaunch],
+    group_sizes: Mapping[int, int],
 ) -> CollectiveArguments:
-    """Arguments of the kernels of one process, from the ranges around their launches; times in ns as exported."""
+    """Arguments of the kernels of one process, from the ranges around their launches, by start; times in ns."""
     by_thread: dict[int, list[Range]] = {}
     for marked in ranges:
         by_thread.setdefault(marked.thread, []).append(marked)
-    batch_around = _enclosing(batch for of_thread in by_thread.values() for batch in _batches(of_thread, schemas))
+    batch_around = _enclosing(batch for of_thread in by_thread.values() for batch in _batches(of_thread, payload_of))
     mark_around = _enclosing(marked for marked in ranges if marked.name.startswith(markers.NCCL_MARK))
     kernels = [(launch, batch_around(launch.thread, launch.at, launch.at)) for launch in launches]
     in_batch = Counter(id(batch) for _, batch in kernels)
@@ -110,7 +146,7 @@ def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
     return find
 
 
-def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
+def _batches(ranges: Iterable[Range], payload_of: Callable[[Range], Payload]) -> Iterator[LaunchedTogether]:
     """Yield the functions that each launch starts, in order; `ranges` are those of one thread."""
     depth, within, counted, before = 0, -1, False, ""
     open_: list[Function] | None = None
@@ -129,7 +165,7 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
                 depth, open_ = 0, None
         elif name in _OPERATIONS:
             within = marked.end
-            function = Function(_OPERATIONS[name], marked.start, schemas.payload(marked.domain, marked.payload))
+            function = Function(_OPERATIONS[name], marked.start, payload_of(marked))
             if open_ is None:
                 yield LaunchedTogether(marked.thread, marked.start, marked.end, [function])
             else:

@@ -1,4 +1,4 @@
-"""Read a database that may be damaged or hostile.
+"""Read an SQLite database that may be damaged or hostile.
 
 It is opened so that nothing is written, not even a journal beside it. SQLite then does not look at journals either, so
 a database is refused if part of it may be in one. Only ordinary tables are read: a view or a virtual table of its own
@@ -14,19 +14,18 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.budget import Budget
-from ...core.escaping import encodable
-from ...core.places.files import plain_file
-from ...errors import DamagedTrace, NotATrace, TooLarge, TraceError, UnreadableFile
-from ...recording.arrays import Int64s
-from ...recording.compression import is_regular, packed_bytes
-from ...recording.options import Progress
-from ...recording.values import MISSING
-from .exporting import EXPORT
+from ..core.budget import Budget
+from ..core.escaping import encodable
+from ..core.places.files import plain_file
+from ..errors import DamagedTrace, NotATrace, TooLarge, TraceError, UnreadableFile
+from .arrays import Int64s
+from .compression import is_regular, packed_bytes
+from .options import Progress
+from .values import MISSING
 
 _BEGIN, _HEADER_BYTES = b"SQLite format 3\0", 100
 _ROWS, _ROWS_WITH_TEXTS = 25_000, 500  # at a time
@@ -53,20 +52,26 @@ _VALUE_BYTES, _LEAST_HEAP_BYTES = 70, 64 << 20
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
 """What a query can raise; UnicodeDecodeError where a message of SQLite quotes damaged bytes, and MemoryError where it
 reached the limit set here."""
-_AGAIN = f"export the report again with {EXPORT}"
+
+
+class WrittenBy(NamedTuple):
+    """Who writes such databases, for messages: `exports of Nsight Systems`; and what to do for another one."""
+
+    what: str
+    again: str
 
 
 class Database:
     """An open database, for use in a `with` block."""
 
-    def __init__(self, path: Path, budget: Budget, progress: Progress | None = None) -> None:
+    def __init__(self, path: Path, writer: WrittenBy, budget: Budget, progress: Progress | None = None) -> None:
         """Open it; `progress` gets the bytes read. Raises UnreadableFile, NotATrace, DamagedTrace."""
-        self.path, self.budget, self._progress = path, budget, progress
+        self.path, self.writer, self.budget, self._progress = path, writer, budget, progress
         self.size = packed_bytes(path)
         self._spent, self._read = 0, 0
         self._limit = _STEPS + _STEPS_PER_BYTE * self.size
         self._texts_bytes = self._fetched_bytes = 0
-        _check(path)
+        _check(path, writer)
         try:
             self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         except sqlite3.Error as err:
@@ -117,6 +122,10 @@ class Database:
             row_bytes = _VALUE_BYTES * (1 + len(all_rows[0]))
             self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(all_rows) + self._fetched_bytes)
         return all_rows
+
+    def names(self, beginning: str) -> list[str]:
+        """The names of tables that begin so, in order."""
+        return sorted(name for name in self._tables if name.startswith(beginning))
 
     def has_like(self, *beginnings: str) -> bool:
         """Whether the name of a table begins with one of these."""
@@ -197,7 +206,9 @@ class Database:
         if self._fetched_bytes > _TEXTS_AT_ONCE_BYTES:
             self.budget.check(f"{self.path}: texts of {_ROWS_WITH_TEXTS} rows", 4 * self._fetched_bytes)
         if self._texts_bytes > _TEXT_BYTES + _TEXT_BYTES_PER_BYTE * self.size:
-            raise DamagedTrace(f"{self.path}: holds more text than {self.size:,} bytes can, many times over; {_AGAIN}")
+            raise DamagedTrace(
+                f"{self.path}: holds more text than {self.size:,} bytes can, many times over; {self.writer.again}"
+            )
         return data.decode("utf-8", "replace")
 
     def _report_progress(self, rows: int) -> None:
@@ -216,7 +227,7 @@ class Database:
         if "interrupted" in why:
             why = f"takes more work to read than any table in {self.size:,} bytes"
         after = f" after {rows:,} rows" if rows else ""
-        return DamagedTrace(f"{self.path}: cannot be read ({what}{after}: {why}); {_AGAIN}")
+        return DamagedTrace(f"{self.path}: cannot be read ({what}{after}: {why}); {self.writer.again}")
 
 
 def whole_numbers(values: Sequence[Any]) -> Int64s:
@@ -227,30 +238,30 @@ def whole_numbers(values: Sequence[Any]) -> Int64s:
         return np.array([value if type(value) is int else MISSING for value in values], dtype=np.int64)
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, writer: WrittenBy) -> None:
     """Raise the error for a file that SQLite would not open, would open as empty, or would explain badly.
 
     Raises UnreadableFile, NotATrace, DamagedTrace.
     """
     if not is_regular(path):
         raise UnreadableFile(f"{path}: is not a plain file, which a database must be")
-    _check_journals(path)
+    _check_journals(path, writer)
     try:
         with path.open("rb") as file:
             begin = file.read(_HEADER_BYTES)
     except OSError as err:
         raise UnreadableFile(f"{path}: cannot be read: {err.strerror or err}") from err
     if not begin.startswith(_BEGIN):
-        raise NotATrace(f"{path}: is not an SQLite database, as exports of Nsight Systems are; {_AGAIN}")
+        raise NotATrace(f"{path}: is not an SQLite database, as {writer.what} are; {writer.again}")
     # https://sqlite.org/fileformat.html: size and number of pages, which counts if two counters of changes agree.
     page, pages = int.from_bytes(begin[16:18], "big"), int.from_bytes(begin[28:32], "big")
     expected = (65_536 if page == 1 else page) * pages
     if len(begin) < _HEADER_BYTES or (begin[24:28] == begin[92:96] and packed_bytes(path) < expected):
         sizes = f"{packed_bytes(path):,} of {expected:,} bytes are there"
-        raise DamagedTrace(f"{path}: ends too early: {sizes}; copy it again, or {_AGAIN}")
+        raise DamagedTrace(f"{path}: ends too early: {sizes}; copy it again, or {writer.again}")
 
 
-def _check_journals(path: Path) -> None:
+def _check_journals(path: Path, writer: WrittenBy) -> None:
     """Raise UnreadableFile if part of the database is in a journal; others are empty or begin with zeros."""
     for database in dict.fromkeys((path, path.resolve())):  # SQLite looks beside the file that a link leads to
         for ending, (meaning, statement) in _JOURNALS.items():
@@ -267,7 +278,7 @@ def _check_journals(path: Path) -> None:
             if is_used:
                 raise UnreadableFile(
                     f"{path}: has {journal.name} beside it: {meaning}; wait until nothing writes to it, then run "
-                    f"`sqlite3 {database.name} '{statement}'`, or {_AGAIN}"
+                    f"`sqlite3 {database.name} '{statement}'`, or {writer.again}"
                 )
 
 
