@@ -118,7 +118,7 @@ environments: $(READY)
 
 # Not in the lock: it is for these Pythons only, and no test needs it.
 SECONDS = 600
-READERS = kineto recordings dumps inspector nsight side-files
+READERS = kineto recordings dumps inspector nsight rocpd rocprof-json xplane pftrace side-files
 fuzz: $(READY)
 	@$(INSTALL) --no-deps --require-hashes --requirement .ci/fuzz.lock
 	@set -e; for reader in $(READERS); do $(BIN)/python tests/attacks/guided.py $$reader --seconds $(SECONDS); done

@@ -45,7 +45,8 @@ CAPTURE = [
 ]
 SERVE = [c for c in COMMANDS if c.startswith(("commtrace serve ", "commtrace mcp "))]
 MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in [*CAPTURE, *SERVE]]
-ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
+OF_OTHERS = ("nsys ", "srun ")
+ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith(OF_OTHERS))]
 """`make environments` installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
 NOT_HERE = (
     "dumps/",
@@ -66,6 +67,7 @@ NOT_HERE = (
     "--prometheus",
     "/mine-step1200",
     "my-logs/",
+    "my-rocprof/",
 )
 """Inputs that are not in the repository, and jobs that do not run: such commands are only parsed."""
 

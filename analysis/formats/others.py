@@ -11,15 +11,17 @@ SNAPSHOT = (
 )
 """The refusal of files that `torch.cuda.memory._dump_snapshot` writes."""
 RPD = (
-    "is a database of ROCm's profilers (rpd or rocprofv3), which is not read; capture with torch.profiler, which "
-    "traces AMD GPUs as well"
+    "is a database of rocmProfileData (rpd), which is not read; capture with rocprofv3, or with torch.profiler, which "
+    "traces AMD GPUs as well and knows sizes and groups of collectives"
 )
-"""The refusal of databases whose tables begin with `rocpd`."""
+"""The refusal of databases whose tables begin with `rocpd`, but are not those of rocprofv3."""
 _PICKLE = (
     "is a pickle of Python, which no profiler writes as a trace; expected a Kineto trace as torch.profiler exports it"
 )
 _XSPACE = "is an XSpace of JAX or TensorFlow; name it `<host>.xplane.pb` to have it read with the others of its folder"
 _PERFETTO = "is a trace in Perfetto's format; name it `....pftrace` to have it read if torch wrote it"
+SQLITE = b"SQLite format 3\0"
+"""How databases of SQLite begin."""
 UNZIP = "python3 -m zipfile -e {archive} {folder}"
 """Not every machine has unzip."""
 UNTAR = "tar -xf {archive} -C {folder}"
@@ -27,8 +29,8 @@ _ARCHIVE = "is {} archive, which is not read as it is; unpack it into a folder: 
 _ZIP = _ARCHIVE.format("a zip", UNZIP.format(archive="ARCHIVE", folder="FOLDER"))
 _TAR = _ARCHIVE.format("a tar", UNTAR.format(archive="ARCHIVE", folder="FOLDER"))
 _ROCPROF = (
-    "is a CSV table of rocprof, which has no calls of a CPU and no collectives; capture with torch.profiler, which "
-    "traces AMD GPUs as well"
+    "is a CSV table of rocprof, of which others are needed as well; capture with rocprofv3 --runtime-trace "
+    "--output-format rocpd, or with torch.profiler, which traces AMD GPUs as well"
 )
 _CHAKRA = (
     "is a Chakra execution trace, from which simulators work and which says what waits for what rather than when; give "

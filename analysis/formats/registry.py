@@ -13,9 +13,12 @@ from .kineto.entry import KINETO
 from .nsight.entry import NSIGHT
 from .pftrace.entry import PFTRACE
 from .recordings.entry import RECORDING
+from .rocprof.entry import ROCPD, ROCPROF_JSON
 from .xplane.entry import XPLANE
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = (RECORDING, NSIGHT, XPLANE, PFTRACE, INSPECTOR, KINETO)
+TRACE_FORMATS: tuple[TraceFormat, ...] = (
+    RECORDING, ROCPD, ROCPROF_JSON, NSIGHT, XPLANE, PFTRACE, INSPECTOR, KINETO
+)  # fmt: skip
 """In the order in which they are asked. Kineto is the last: its reader says what is wrong with a file that no format
 recognises."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getsizeof
 from typing import Any
 
@@ -21,7 +21,7 @@ LONGEST_NS = 2**53
 """No event takes longer, and none is farther from another: such times are exact as microseconds."""
 LATEST_NS = 2**61
 """No event ends later."""
-_NUMBER_BYTES, _ROW_BYTES = 8, 200
+_NUMBER_BYTES, _ROW_BYTES, _TEXTS_AT_ONCE = 8, 200, 500
 Keep = Callable[[dict[str, Int64s]], "np.typing.NDArray[np.bool_]"]
 
 
@@ -59,7 +59,7 @@ class DatabaseColumns:
             return {name: np.array([], dtype=np.int64) for name in names}
         for rows in self._going_on(self.database.numbers(table, names, where)):
             chunk = {name: whole_numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
-            chunk = self._sound(table, needed, chunk, rows)
+            chunk = self.sound(table, needed, chunk, rows)
             if keep is not None:
                 wanted = keep(chunk)
                 chunk = {name: values[wanted] for name, values in chunk.items()}
@@ -113,8 +113,10 @@ class DatabaseColumns:
         self.needed_bytes += tables_bytes(**rows)
         self.check_memory(table, 0)
 
-    def _sound(self, table: str, needed: Sequence[str], chunk: dict[str, Int64s], rows: list[Any]) -> dict[str, Int64s]:
-        """Rows of a chunk that have all needed values and possible times."""
+    def sound(
+        self, table: str, needed: Sequence[str], chunk: dict[str, Int64s], rows: Sequence[Sequence[Any]]
+    ) -> dict[str, Int64s]:
+        """Rows of a chunk that have all needed values, which `rows` begin with, and possible times."""
         good = np.ones(len(rows), dtype=bool)
         for place, name in enumerate(needed):
             missing = chunk[name] == MISSING
@@ -134,6 +136,16 @@ class DatabaseColumns:
             good &= possible
         return chunk if good.all() else {name: values[good] for name, values in chunk.items()}
 
+    def texts(self, table: str, ids: Iterable[int], column: str = "value") -> dict[int, str]:
+        """The texts of these ids that exist in a table."""
+        wanted = sorted(set(ids) - {MISSING})
+        texts: dict[int, str] = {}
+        for at in range(0, len(wanted), _TEXTS_AT_ONCE):
+            some = ", ".join(map(str, wanted[at : at + _TEXTS_AT_ONCE]))
+            for rows in self.rows(table, ("id", column), f"id IN ({some})"):
+                texts.update({number: text for number, text in rows if isinstance(text, str)})
+        return texts
+
 
 def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
     """Whether each value is among the sorted, distinct ones."""
@@ -148,3 +160,12 @@ def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
 def stacked(parts: Sequence[dict[str, Int64s]]) -> dict[str, Int64s]:
     """Concatenate columns of the same names."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def looked_up_by_id(wanted: Int64s, ids: Int64s, values: Int64s) -> Int64s:
+    """The value of the row with each wanted id; MISSING where there is none."""
+    if not len(ids):
+        return np.full(len(wanted), MISSING)
+    order = np.argsort(ids, kind="stable")
+    place = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return np.where((ids[place] == wanted) & (wanted != MISSING), values[place], MISSING)

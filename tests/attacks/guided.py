@@ -46,6 +46,8 @@ def targets(folder: Path) -> dict[str, Target]:
     from commtrace.analysis.formats.pftrace.reader import read_pftrace
     from commtrace.analysis.formats.recordings.content import MAGIC
     from commtrace.analysis.formats.recordings.reader import read_recording
+    from commtrace.analysis.formats.rocprof.ranks import processes_as_ranks
+    from commtrace.analysis.formats.rocprof.reader import read_rocprof
     from commtrace.analysis.formats.xplane.ranks import devices_as_ranks
     from commtrace.analysis.formats.xplane.reader import read_xplane
     from commtrace.analysis.recording.checks import is_consistent
@@ -110,6 +112,14 @@ def targets(folder: Path) -> dict[str, Target]:
             return False
         return all(read_whole(rank, read_nsight) is not None for rank in ranks)
 
+    def rocpd(content: bytes) -> bool:
+        path = written("9_results.db", content)
+        return all(read_whole(rank, read_rocprof) is not None for rank in processes_as_ranks([path]).paths)
+
+    def rocprof_json(content: bytes) -> bool:
+        path = written("9_results.json", content)
+        return all(read_whole(rank, read_rocprof) is not None for rank in processes_as_ranks([path]).paths)
+
     def xplane(content: bytes) -> bool:
         path = written("node00.xplane.pb", content)
         return all(read_whole(rank, read_xplane) is not None for rank in devices_as_ranks([path]).paths)
@@ -130,13 +140,26 @@ def targets(folder: Path) -> dict[str, Target]:
         "dumps": dumps,
         "inspector": inspector,
         "nsight": nsight,
+        "rocpd": rocpd,
+        "rocprof-json": rocprof_json,
         "xplane": xplane,
         "pftrace": pftrace,
         "side-files": side_files,
     }
 
 
-READERS = ("kineto", "recordings", "dumps", "inspector", "nsight", "xplane", "pftrace", "side-files")
+READERS = (
+    "kineto",
+    "recordings",
+    "dumps",
+    "inspector",
+    "nsight",
+    "rocpd",
+    "rocprof-json",
+    "xplane",
+    "pftrace",
+    "side-files",
+)
 
 
 def corpus(reader: str) -> list[Path]:

@@ -144,11 +144,11 @@ def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
     return trace
 
 
-def read_texts(path: Path, texts: Sequence[bytes], known: Header, file_bytes: int, options: ReadOptions) -> RawTrace:
+def read_texts(path: Path, texts: Iterable[bytes], known: Header, file_bytes: int, options: ReadOptions) -> RawTrace:
     """What events of another format say, given as Kineto would write them. Raises DamagedTrace, TooLarge."""
     reading = _Reading(path, options, with_operators=True)
-    for begin in range(0, len(texts), _AT_ONCE):
-        some = texts[begin : begin + _AT_ONCE]
+    left = iter(texts)
+    while some := list(islice(left, _AT_ONCE)):
         try:
             reading.add(sorted_texts(some, every_call=options.details))
         except MalformedEvent as err:

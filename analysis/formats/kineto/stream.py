@@ -361,29 +361,10 @@ class EventStream(Generic[P]):
                 return buffer[start.end() :]
             if not data:
                 break
-            if (tool := _other_tool(buffer)) is not None:
-                raise NotATrace(f"{self.path}: {tool}")
             self._check_size(buffer, "what stands before the events")
         if self._broken is not None:
             raise self._cut_short()
         raise NotATrace(f"{self.path}: {_why_no_trace(buffer)}")
-
-
-# The first key of a document that another tool wrote.
-_OTHER_TOOLS = {b"rocprofiler-sdk-tool": "rocprofv3"}
-_FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:')
-
-
-def _other_tool(document: bytes) -> str | None:
-    """The reason why a document with this beginning is another tool's; None if no tool is recognised."""
-    key = _FIRST_KEY.match(document)
-    tool = None if key is None else _OTHER_TOOLS.get(key[1])
-    if key is None or tool is None:
-        return None
-    return (
-        f'was written by {tool}, as its "{key[1].decode()}" says, which is not read; '
-        "expected a Kineto trace as torch.profiler exports it"
-    )
 
 
 def _why_no_trace(document: bytes) -> str:
@@ -394,8 +375,6 @@ def _why_no_trace(document: bytes) -> str:
         content = msgspec.json.decode(document)
     except NO_JSON as err:
         return f"holds no JSON, packed with gzip or not ({err}); expected a Kineto trace as torch.profiler exports it"
-    if (tool := _other_tool(document)) is not None:
-        return tool
     if isinstance(content, dict) and "nodes" in content and "schema" in content:
         return (
             "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "

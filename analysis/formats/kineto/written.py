@@ -11,6 +11,8 @@ from .events import WINDOW_END
 
 WORK_CATEGORIES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 """The category of what a device does, by what torch calls it in Perfetto's format."""
+CALL_CATEGORY, OPERATOR_CATEGORY, MARK_CATEGORY = "cuda_runtime", "cpu_op", "user_annotation"
+"""The categories of calls of the runtime, of operators, and of what people mark."""
 Where = tuple[int | str, int]
 """Process and thread; of a device its number, and 0."""
 
@@ -24,6 +26,28 @@ def event_text(
         {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts_us, "dur": dur_us,
          "args": arguments}
     )  # fmt: skip
+
+
+def work_arguments(
+    device: int,
+    stream: int,
+    correlation: int | None,
+    *,
+    size: int | None = None,
+    operation: str | None = None,
+    blocks_per_unit: float | None = None,
+) -> dict[str, Any]:
+    """The arguments of what a device does; those that are None are not known."""
+    known = {
+        "device": device, "stream": stream, "correlation": correlation, "bytes": size, "Collective name": operation,
+        "blocks per SM": blocks_per_unit,
+    }  # fmt: skip
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def call_arguments(correlation: int | None) -> dict[str, Any]:
+    """The arguments of a call of the runtime."""
+    return {} if correlation is None else {"correlation": correlation}
 
 
 def counter_text(gpu: int, name: str, ts_us: float, value: float) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...recording.arrays import Int64s
 from ...recording.database_columns import among
-from .tables import THREAD, ExportTables
+from .tables import TEXT_TABLE, THREAD, ExportTables
 
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
@@ -40,7 +40,7 @@ def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bo
     columns["correlation"] = columns.pop("correlationId")
     columns["thread"] = columns.pop("globalTid") & THREAD
     distinct, which = np.unique(columns.pop("nameId"), return_inverse=True)
-    texts = tables.texts(distinct.tolist()) if every_call else {}
+    texts = tables.texts(TEXT_TABLE, distinct.tolist()) if every_call else {}
     names: dict[str, int] = {}
     # Several versions of a function are one, as Kineto names it.
     numbers = [names.setdefault(_VERSION.sub("", texts.get(n, "unknown")), len(names)) for n in distinct.tolist()]

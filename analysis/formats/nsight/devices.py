@@ -14,7 +14,7 @@ from ...core.tables.events import EVENT_SORTS
 from ...recording.arrays import Int64s
 from ...recording.database_columns import stacked
 from ...recording.values import MISSING
-from .tables import ExportTables
+from .tables import TEXT_TABLE, ExportTables
 
 KERNEL_TABLE, COPY_TABLE, FILL_TABLE = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -95,7 +95,7 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     for column in reversed(named):
         text = np.where(columns[column] == MISSING, text, columns[column])
     distinct, which = np.unique(text, return_inverse=True)
-    texts = tables.texts(distinct.tolist())
+    texts = tables.texts(TEXT_TABLE, distinct.tolist())
     lacking = [number for number in distinct.tolist() if number not in texts]
     if lacking:
         tables.note_invalid(f"{counted(len(lacking), 'name')} of kernels are not in its table StringIds")

@@ -8,9 +8,9 @@ from pathlib import Path
 from ...core.tables.events import COLUMNS
 from ...recording.shared_files import shared_rank
 from ..format import RanksInFiles, Reader, TraceFormat
+from ..others import SQLITE
 from .exporting import EXPORT, REPORTS
 
-_BEGIN = b"SQLite format 3\0"
 _EXPORTS = (".sqlite", ".sqlite3")
 
 
@@ -29,7 +29,7 @@ def _ranks(paths: Sequence[Path]) -> RanksInFiles:
 def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
     """Whether it is an export; by name as well, so that damaged files and reports get fitting errors."""
     name = path.parent.name if shared_rank(path) else path.name
-    return name.lower().endswith((*_EXPORTS, *REPORTS)) or begin().startswith(_BEGIN)
+    return name.lower().endswith((*_EXPORTS, *REPORTS)) or begin().startswith(SQLITE)
 
 
 NSIGHT = TraceFormat(

@@ -15,9 +15,9 @@ from ...recording.database import LONGEST_BLOB_BYTES
 from ...recording.database_columns import LATEST_NS, LONGEST_NS
 from ...recording.row_bytes import tables_bytes
 from ..nccl_functions import Range, is_nccl_function
-from .tables import ExportTables, process_of, thread_of
+from .tables import TEXT_TABLE, ExportTables, process_of, thread_of
 
-RANGE_TABLE, TEXT_TABLE = "NVTX_EVENTS", "StringIds"
+RANGE_TABLE = "NVTX_EVENTS"
 _RANGES = (59, 60, 70, 71)
 """Push and pop, start and end; the same of extended payloads. ENUM_NSYS_EVENT_TYPE."""
 _TEXT = 'coalesce(n."text", s."value")'

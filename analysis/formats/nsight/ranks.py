@@ -27,7 +27,7 @@ from ..format import RanksInFiles
 from . import session
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
 from .nccl.communicators import Membership, known_groups, members_in, ranks_by_world
-from .tables import NSYS, ExportTables, process_of
+from .tables import NSYS, TEXT_TABLE, ExportTables, process_of
 
 _APART_NS = 2_000_000_000
 """Clocks of hosts may differ by so much; windows that are farther apart are of different runs."""
@@ -136,7 +136,7 @@ def _processes(database: Database) -> Iterator[Process]:
     used = {(pid, device) for pid, device, *_ in kernels}
     for table in (COPY_TABLE, FILL_TABLE, GRAPH_TABLE):
         used |= database.distinct(table, ["globalPid", "deviceId"])
-    texts = tables.texts(row[2] for row in kernels if len(row) > 2 and type(row[2]) is int)
+    texts = tables.texts(TEXT_TABLE, [row[2] for row in kernels if len(row) > 2 and type(row[2]) is int])
     communicating = {row[0] for row in kernels if kernel_kind(texts.get(row[-1], "")) == COMM}
     joined = members_in(tables)
     devices: dict[int, set[int]] = {}

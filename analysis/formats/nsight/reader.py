@@ -23,7 +23,6 @@ from ...recording.shared_files import SharedRank, file_of, shared_rank
 from ...recording.step_marks import step_annotations
 from ...recording.values import MISSING, NOT_KNOWN
 from ..nccl_functions import KernelLaunch, Payload, Range, collective_arguments, group_name
-from ..others import RPD
 from . import session
 from .calls import CallColumns, called_columns
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
@@ -51,8 +50,6 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
             f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
         )
     with Database(file, NSYS, options.budget(), progress) as database:
-        if database.has_like("rocpd"):
-            raise NotATrace(f"{file}: {RPD}")
         if not database.has_like(*_TABLES):
             raise NotATrace(
                 f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..launchers import rank_of_launcher
 from .tables import ExportTables
 
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
@@ -14,11 +15,6 @@ _LATEST_EPOCH_NS = 2**62 - 2**55
 _PYTHON = re.compile(r"python|pypy|torch|pt_main|ray::|vllm|sglang|accelerate|deepspeed|jupyter|pytest", re.IGNORECASE)
 _VARIABLE = re.compile(r'(?:^|;)([A-Z0-9_]*(?:RANK|PROCID|SIZE))="?([0-9]{1,7})"?(?=;|$)')
 _ENVIRONMENT = ("DeviceEnvironment", "ENVIRONMENT_VARIABLE")
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), ("PMIX_RANK", ""), ("SLURM_PROCID", ""),
-)  # fmt: skip
-"""Variables of torchrun, MPI and Slurm; of the latter only the rank: its job may be larger than what is begun in it."""
 SAME_CLOCK_NS = 1_000_000_000
 """What sessions say of a host's clock differs by less, unless the host was started again in between."""
 
@@ -78,16 +74,13 @@ def host(tables: ExportTables) -> str | None:
 
 def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
     """Rank and number of ranks from the session's environment variables, None where missing."""
-    variables: dict[str, int] = {}
+    variables: dict[str, str] = {}
     for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
         for rows in tables.rows(table, ("name", "value")):
             for name, value in rows:
                 if isinstance(name, str) and name.endswith(_ENVIRONMENT) and isinstance(value, str):
-                    variables |= {key: int(number) for key, number in _VARIABLE.findall(value)}
-    for of_rank, of_world in _LAUNCHERS:
-        if of_rank in variables:
-            return variables[of_rank], variables.get(of_world)
-    return None, None
+                    variables |= dict(_VARIABLE.findall(value))
+    return rank_of_launcher(variables)
 
 
 def gpus_by_process(tables: ExportTables) -> dict[int | None, dict[int, Gpu]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...recording.arrays import Int64s
 from ...recording.database import Database, WrittenBy
 from ...recording.database_columns import DatabaseColumns, Keep
 from ...recording.options import ReadOptions
-from ...recording.values import MISSING
 from .exporting import EXPORT
 
 NSYS = WrittenBy("exports of Nsight Systems", f"export the report again with {EXPORT}")
-_TEXTS_AT_ONCE = 500
+TEXT_TABLE = "StringIds"
 THREAD = 0xFFFFFF
 """The bits of a serialized id that number the thread; above them as many number the process."""
 
@@ -47,16 +46,6 @@ class ExportTables(DatabaseColumns):
         if is_whole and self._has_rows_of_nobody(table, owner):
             self.note_invalid(f"table {table} has rows of no process ({owner})")
         return self.columns(table, needed, others, where=self.of_process(table, owner), keep=keep)
-
-    def texts(self, ids: Iterable[int]) -> dict[int, str]:
-        """The texts of these ids that exist."""
-        wanted = sorted(set(ids) - {MISSING})
-        texts: dict[int, str] = {}
-        for at in range(0, len(wanted), _TEXTS_AT_ONCE):
-            some = ", ".join(map(str, wanted[at : at + _TEXTS_AT_ONCE]))
-            for rows in self.rows("StringIds", ("id", "value"), f"id IN ({some})"):
-                texts.update({number: text for number, text in rows if isinstance(text, str)})
-        return texts
 
 
 def process_of(serialized: int) -> int:
