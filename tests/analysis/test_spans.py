@@ -20,7 +20,7 @@ from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 from commtrace.analysis.recording.sizes import ReadSizes
 
-KINETO = ("kineto", "kineto of torch 2.13")
+DIVIDED = ("kineto", "kineto of torch 2.13", "compact", "events last")
 OPTIONS = ReadOptions(sizes=ReadSizes(chunk_bytes=600))
 
 
@@ -41,7 +41,7 @@ def made(kernels: int = 60) -> Trace:
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-@pytest.mark.parametrize("layout", KINETO)
+@pytest.mark.parametrize("layout", DIVIDED)
 @pytest.mark.parametrize("packed", [False, True])
 def test_parts_join_to_the_whole(tmp_path, layout, count, packed):
     content = LAYOUTS[layout](made().document())
@@ -65,11 +65,21 @@ def test_recorded_files(tmp_path, path):
     assert_parts_join_to_the_whole(path, tmp_path)
 
 
-@pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - set(KINETO)))
+@pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - set(DIVIDED)))
 def test_other_layouts_are_not_divided(tmp_path, layout):
     path = write_bytes(tmp_path / "rank1.json", LAYOUTS[layout](made().document()))
     with pytest.raises(Indivisible):
         in_parts(path, 2)
+
+
+def test_in_a_compact_layout_what_follows_the_events_may_look_like_events(tmp_path):
+    ghost = {"ph": "X", "cat": "kernel", "name": "ghost", "pid": 0, "tid": 7, "ts": 1, "dur": 9, "args": {}}
+    document = made().document() | {"gap": "-" * 2000, "after": [ghost] * 900}
+    path = write_bytes(tmp_path / "rank1.json", LAYOUTS["compact"](document))
+    assert "ghost" not in whole(path).names
+    for count in (2, 3, 7):
+        with pytest.raises(Indivisible):
+            in_parts(path, count)
 
 
 def test_what_follows_the_events_may_look_like_events(tmp_path):

@@ -15,7 +15,7 @@ from oracle import oracle_tables
 from reading_checks import (
     assert_parts_join_to_the_whole,
     assert_three_readings_agree,
-    share_in_kineto_layout,
+    share_picked,
 )
 from samples import a_sample
 from small_trace import good_events, read
@@ -54,7 +54,7 @@ def test_from_kinetos_own_files_events_are_picked():
     rewritten = ("vllm", "tracelens")  # by other tools, as compact JSON
     written_by_kineto = [p for p in CHOSEN if not any(s in str(p) for s in rewritten) and p.stat().st_size > 40_000]
     assert written_by_kineto
-    assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
+    assert all(share_picked(path) > 0.99 for path in written_by_kineto)
 
 
 @pytest.mark.slow

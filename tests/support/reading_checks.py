@@ -38,11 +38,13 @@ def in_parts(path: Path, count: int, options: ReadOptions) -> RawTrace:
 
 
 def assert_parts_join_to_the_whole(path: Path, folder: Path) -> None:
-    """Packed and plain."""
+    """Packed and plain, and in a compact layout."""
     options = ReadOptions(sizes=ReadSizes(chunk_bytes=16 << 10))
-    plain = write_bytes(folder / "plain.json", gzip.decompress(path.read_bytes()))
+    content = gzip.decompress(path.read_bytes())
+    plain = write_bytes(folder / "plain.json", content)
+    compact = write_bytes(folder / "compact.json", json.dumps(json.loads(content), separators=(",", ":")).encode())
     divided = 0
-    for file in (path, plain):
+    for file in (path, plain, compact):
         try:
             assert in_parts(file, 3, options) == read_kineto(file, options)
             divided += 1
@@ -66,7 +68,7 @@ def assert_same_tables(found: Tables, wanted: Tables) -> None:
         assert found[key] == rows, key
 
 
-def share_in_kineto_layout(path: Path) -> float:
+def share_picked(path: Path) -> float:
     counts = {True: 0, False: 0}
     for batch in EventStream(path, picker=lambda around: partial(picked, with_operators=True)):
         counts[batch.picked is not None] += len(batch.taken_apart().texts)
@@ -74,16 +76,18 @@ def share_in_kineto_layout(path: Path) -> float:
 
 
 def without_fast_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commtrace.analysis.formats.kineto.reader, "picked", lambda source, end, habits, **options: None)
+    patch.setattr(commtrace.analysis.formats.kineto.reader, "picked", lambda source, end, habits, layout, **_: None)
 
 
 def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Picked from Kineto's layout, decoded in another one, and by plain json."""
+    """Picked from Kineto's layout and from a compact one, decoded in another one, and by plain json."""
     content = gzip.decompress(path.read_bytes())
     fast = tables(path)
     assert_same_tables(fast, oracle_tables(content))
-    rewritten = write_bytes(folder / "compact.json", json.dumps(json.loads(content), separators=(",", ":")).encode())
-    assert share_in_kineto_layout(rewritten) == 0
+    compact = write_bytes(folder / "compact.json", json.dumps(json.loads(content), separators=(",", ":")).encode())
+    assert_same_tables(tables(compact), fast)
+    rewritten = write_bytes(folder / "rewritten.json", json.dumps(json.loads(content)).encode())
+    assert share_picked(rewritten) == 0
     assert_same_tables(tables(rewritten), fast)
     without_fast_path(monkeypatch)
     assert_same_tables(tables(path), fast)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import TraceError
 from ...recording.compression import BrokenPacking, Source, is_gzip, unpacked_bytes
 from ...recording.sizes import ReadSizes
-from .stream import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
+from .stream import EventStream, P, Pick, Surrounding
 
 _PACKED_PART_RATIO = 0.85  # size of each part of a packed file to the one before it, so that all take equally long
 
@@ -24,7 +24,7 @@ class SpanStream(EventStream[P]):
     Its `surrounding` has what stands before all events, and in the last span what stands behind them. Events are not
     counted.
 
-    A span goes from the first place between two events in Kineto's layout at or behind its share of the bytes, to
+    A span goes from the first place between two events in the writer's layout at or behind its share of the bytes, to
     that of the next span: `began_at` and `ended_at`, in unpacked bytes, None where the events begin and end. Spans that
     join without a gap are what one reader would find. Raises Indivisible, beside the errors of EventStream.
     """
@@ -50,16 +50,17 @@ class SpanStream(EventStream[P]):
     def _begin(self, source: Source) -> bytes:
         if self._is_first:
             return super()._begin(source)
-        self._skip_prefix(source)
+        self._see_layout(self._skip_prefix(source))
+        opening, separator = self._layout.opening, self._layout.separator
         self._skip_to(self._from, source)
         buffer = self._read(source, self._step_bytes(b""))
-        while (at := buffer.find(SEPARATOR)) < 0:
+        while (at := buffer.find(separator)) < 0:
             more = self._read(source, self._step_bytes(buffer))
             if not more:
                 raise Indivisible(f"{self.path}: no event begins behind byte {self._from:,}")
             buffer += more
             self._check_size(buffer, "an event")
-        begin = at + len(SEPARATOR) - len(OPENING)
+        begin = at + len(separator) - len(opening)
         self.began_at = self.bytes_read - len(buffer) + begin
         return buffer[begin:]
 
@@ -72,17 +73,17 @@ class SpanStream(EventStream[P]):
             raise Indivisible(f"{self.path}: {err}") from err
         self.bytes_read = byte
 
-    def _kineto_until(self, buffer: bytes) -> int:
-        """Offset behind the last event in Kineto's layout, at most the end of the span, which it notes."""
+    def _layout_until(self, buffer: bytes) -> int:
+        """Offset behind the last event in the writer's layout, at most the end of the span, which it notes."""
         at = -1
         first_byte = self.bytes_read - len(buffer)
         if self._until is not None and self.bytes_read > self._until:
-            at = buffer.find(SEPARATOR, max(0, self._until - first_byte))
+            at = buffer.find(self._layout.separator, max(0, self._until - first_byte))
         if at < 0:
-            return super()._kineto_until(buffer)
-        if not buffer.startswith(OPENING):
-            raise Indivisible(f"{self.path}: is not in Kineto's layout")
-        end = at + len(CLOSING)
+            return super()._layout_until(buffer)
+        if not buffer.startswith(self._layout.opening):
+            raise Indivisible(f"{self.path}: is not in one layout")
+        end = at + len(self._layout.closing)
         self._is_done = True
         self.ended_at = first_byte + end
         return end

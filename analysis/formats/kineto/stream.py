@@ -1,9 +1,10 @@
 """Stream a trace file as texts of its events, some hundred KiB at a time, and the JSON around them.
 
-Kineto writes all events in one layout, so a chunk can be cut by searching for what stands between two events, and the
-caller picks what it wants: nothing else is touched. In any other layout the place of a cut is guessed and then proven:
-`[` + bytes + `]` decodes only if the bytes are whole elements of the array, because a cut inside a string or a nested
-value leaves it open. So any layout of JSON gives the same events. See docs/design/0001 and 0007.
+Kineto writes all events in one layout, and what torch 2.14 writes by itself is in another one. So a chunk can be cut by
+searching for what stands between two events, and the caller picks what it wants: nothing else is touched. In any other
+layout the place of a cut is guessed and then proven: `[` + bytes + `]` decodes only if the bytes are whole elements of
+the array, because a cut inside a string or a nested value leaves it open. So any layout of JSON gives the same events.
+See docs/design/0001 and 0007.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -39,10 +40,41 @@ from .cuts import (
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\s*\[")
-# What stands between two events in Kineto's layout. A string of JSON holds no line feed, so it is in none.
-OPENING = b'\n  {\n    "'
-CLOSING = b"\n  },"
-SEPARATOR = CLOSING + OPENING
+
+
+class EventLayout(NamedTuple):
+    """How a writer writes events one after another: what an event begins and ends with, and its first fields.
+
+    `is_plain` if what stands between two events stands nowhere else, as a string of JSON holds no line feed. Otherwise
+    each event that is cut out has to be proven to be one.
+    """
+
+    opening: bytes
+    closing: bytes
+    heads: tuple[bytes, ...]
+    """What stands between the opening and the category."""
+    before_name: tuple[bytes, ...]
+    """What stands between the category and the name."""
+    before_duration: bytes
+    first: re.Pattern[bytes]
+    """The beginning of the first event."""
+    is_plain: bool
+
+    @property
+    def separator(self) -> bytes:
+        """What stands between two events."""
+        return self.closing + self.opening
+
+
+_GAPS = (b" ", b"\n    ")  # what stands before the category and the name, up to torch 2.12, and since
+KINETO_LAYOUT = EventLayout(
+    b'\n  {\n    "', b"\n  },", tuple(b'ph": "X",' + gap + b'"cat": ' for gap in _GAPS),
+    tuple(b"," + gap + b'"name": ' for gap in _GAPS), b'"dur": ', re.compile(rb'\s*\{\n    "'), is_plain=True,
+)  # fmt: skip
+COMPACT = EventLayout(
+    b'{"', b"},", (b'ph":"X","cat":',), (b',"name":',), b'"dur":', re.compile(rb'\{"(?!\s)'), is_plain=False
+)
+"""Without a space, as torch 2.14 and later write what `cupti_monitor` recorded."""
 # The process of an event of a CPU, as Kineto writes it: that of one of a GPU is the number of the device.
 _PID_OF_CPU = re.compile(
     rb'"cat": ?"(?:cpu_op|cuda_[a-z]+|user_annotation|Operator|Runtime)",[^{}]{0,999}?"pid": ?"?([0-9]+)"?,'
@@ -53,13 +85,12 @@ NEAR_BYTES = 64 << 10
 """So much around damage is looked at for its cause."""
 _MOST_PIDS = 4
 _LEAST_PART = 0.1  # of the events of another process: a number that is cut off may look like a process, too
-_FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 
 
 P = TypeVar("P")
-Pick = Callable[[bytes, int, Habits], P | None]
-"""Picks what is wanted from the events before a place in a buffer in Kineto's layout, which begins with OPENING; the
-place is behind CLOSING. None if the buffer turns out to hold other layouts as well. What is repaired depends on the
+Pick = Callable[[bytes, int, Habits, EventLayout], P | None]
+"""Picks what is wanted from the events before a place in a buffer in one layout, which begins with an opening; the
+place is behind a closing. None if the buffer turns out to hold other layouts as well. What is repaired depends on the
 writer's habits."""
 
 
@@ -80,6 +111,7 @@ class Batch(Generic[P]):
     first_byte: int
     first_event: int
     habits: Habits
+    layout: EventLayout
     repaired_bytes: int = 0
 
     def taken_apart(self) -> Batch[P]:
@@ -89,7 +121,8 @@ class Batch(Generic[P]):
         try:  # it may be of several layouts
             repaired = repaired_texts(self.source[: self.end - 1], self.habits)
         except NO_JSON:
-            texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
+            opening, closing = self.layout.opening, self.layout.closing
+            texts = self.source[len(opening) : self.end - len(closing)].split(self.layout.separator)
             return replace(self, picked=None, texts=texts)
         return replace(self, picked=None, texts=repaired.texts, repaired_bytes=repaired.repaired_bytes)
 
@@ -165,6 +198,7 @@ class EventStream(Generic[P]):
         self._progress = progress
         self._broken: Exception | None = None
         self._is_done = False
+        self._layout = KINETO_LAYOUT
 
     @property
     def surrounding(self) -> Surrounding:
@@ -199,7 +233,7 @@ class EventStream(Generic[P]):
             if batch.picked is None:
                 self.events_read += len(batch.texts)
             elif self._counted:
-                self.events_read += batch.source.count(SEPARATOR, 0, batch.end) + 1
+                self.events_read += batch.source.count(self._layout.separator, 0, batch.end) + 1
             yield batch
             if self._progress and file.seekable():
                 self._progress(file.tell())
@@ -246,9 +280,9 @@ class EventStream(Generic[P]):
             self._check_size(buffer, "an event")
 
     def _picked(self, buffer: bytes) -> tuple[P | None, int]:
-        """The wanted events in Kineto's layout, and where they end; None if some have another layout."""
-        end = self._kineto_until(buffer)
-        picked = self._pick(buffer, end, self.habits) if end and self._pick else None
+        """The wanted events in the writer's layout, and where they end; None if some have another layout."""
+        end = self._layout_until(buffer)
+        picked = self._pick(buffer, end, self.habits, self._layout) if end and self._pick else None
         if picked is None and end and self._pick:
             self._see_other_layout()
         return picked, end
@@ -264,21 +298,29 @@ class EventStream(Generic[P]):
     def _begin(self, source: Source) -> bytes:
         """Read to the beginning of the first event; return it with the rest of the buffer."""
         buffer = self._skip_prefix(source)
-        first = _FIRST_OPENING.match(buffer)
-        return OPENING + buffer[first.end() :] if first else buffer
+        first = self._see_layout(buffer)
+        return self._layout.opening + buffer[first.end() :] if first else buffer
+
+    def _see_layout(self, buffer: bytes) -> re.Match[bytes] | None:
+        """Note the layout of the first event; its opening if it is a known one."""
+        for layout in (KINETO_LAYOUT, COMPACT):
+            if first := layout.first.match(buffer):
+                self._layout = layout
+                return first
+        return None
 
     def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
         """A batch of events from the beginning of the buffer, which ends with the last bytes read."""
         first_byte, self._last_events = self.bytes_read - len(buffer), buffer[max(0, end - NEAR_BYTES) : end]
-        return Batch(picked, texts or [], buffer, end, first_byte, self.events_read, self.habits)
+        return Batch(picked, texts or [], buffer, end, first_byte, self.events_read, self.habits, self._layout)
 
-    def _kineto_until(self, buffer: bytes) -> int:
-        """Offset behind the last event in Kineto's layout that another one follows; 0 without any."""
-        cut = buffer.rfind(SEPARATOR) if buffer.startswith(OPENING) else -1
-        return cut + len(CLOSING) if cut >= 0 else 0
+    def _layout_until(self, buffer: bytes) -> int:
+        """Offset behind the last event in the writer's layout that another one follows; 0 without any."""
+        cut = buffer.rfind(self._layout.separator) if buffer.startswith(self._layout.opening) else -1
+        return cut + len(self._layout.closing) if cut >= 0 else 0
 
     def _see_other_layout(self) -> None:
-        """Note that a file in Kineto's layout has other layouts as well."""
+        """Note that a file in a known layout has other layouts as well."""
 
     def _step_bytes(self, buffer: bytes) -> int:
         """Bytes to read next: twice as many after a buffer that was too small, up to the limit."""
