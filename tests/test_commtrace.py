@@ -41,6 +41,7 @@ BEFORE = [
     "calls",
     "collectives",
     "traffic",
+    "proxies",
     "fits",
     "participation",
     "groups",

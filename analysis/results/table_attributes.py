@@ -161,6 +161,9 @@ class TableAttributes:
     hangs: pd.DataFrame
     """One row per process group with a collective that some ranks issued, but that never ran."""
 
+    proxies: pd.DataFrame
+    """One row per rank, collective, process group and direction, of the steps that NCCL's proxies took."""
+
     clocks: pd.DataFrame
     """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from pathlib import Path
@@ -429,3 +430,101 @@ def test_a_log_without_calls_is_an_error_in_one_line(tmp_path, capsys, content):
     assert err.startswith("error: ")
     assert str(path) in err
     assert err.count("\n") == 1
+
+
+# --- proxies ---------------------------------------------------------------------------------------------------------
+
+
+def proxies(folder, *logs, version="v4.3"):
+    for log in logs:
+        log.write(folder, version)
+    found = analyse(folder, cache=False)
+    return found.proxies, " ".join(found.run.notes)
+
+
+@pytest.mark.parametrize("version", ["v4.0", "v4.3"])
+def test_steps_of_proxies_are_summed_by_collective_and_direction(tmp_path, version):
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).call(comm, "all_gather", 2, 50).call(comm, "send", 1, 20, peer=1)
+    log.step(comm, "send", 1, (1, 2, 3)).step(comm, "send", 1, (10, 20, 30)).step(comm, "recv", 1, (5, 0, 7))
+    log.step(comm, "send", 2, (4, 5, 6), size_bytes=100).step(comm, "send", 1, (8, 8, 8), parent="p2p")
+    found, notes = proxies(tmp_path, log, version=version)
+    columns = ["collective", "direction", "calls", "steps", "moved_bytes", "gpu_ns", "peer_ns", "wire_ns", "flush_ns"]
+    assert found[columns].astype(object).where(found[columns].notna(), None).to_numpy().tolist() == [
+        ["all_gather", "send", 1, 1, 100, 4_000, 5_000, 6_000, None],
+        ["all_reduce", "recv", 1, 1, 1 << 20, 7_000, None, 5_000, 0],
+        ["all_reduce", "send", 1, 2, 2 << 20, 11_000, 22_000, 33_000, None],
+        ["send", "send", 1, 1, 1 << 20, 8_000, 8_000, 8_000, None],
+    ]
+    assert "proxies" not in notes
+
+
+def test_newer_lines_have_the_steps_of_an_operation_in_one(tmp_path):
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).step(comm, "send", 1, (1, 2, 3)).step(comm, "send", 1, (3, 2, 1))
+    steps = [body["proxy_trace"] for _, _, body in log.calls[1:]]
+    inside = [{key: step[key] for key in ("trans_size_bytes", "event_trace_ts")} for step in steps]
+    operation = steps[0] | {"record_type": "proxy_op", "steps": inside, "trans_size_bytes": 2 << 20}
+    log.calls[1:] = [(comm, log.calls[0][1], {"proxy_trace": operation})]
+    found, _ = proxies(tmp_path, log)
+    assert found[["steps", "moved_bytes", "gpu_ns", "peer_ns", "wire_ns"]].to_numpy().tolist() == [
+        [2, 2 << 20, 4_000, 4_000, 4_000]
+    ]
+
+
+def test_which_call_a_proxy_worked_for_may_not_be_clear(tmp_path):
+    """A line has the number of the call, and NCCL counts the calls of each kind."""
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).call(comm, "all_gather", 1, 50)
+    log.step(comm, "send", 1, (1, 2, 3)).step(comm, "send", 9, (1, 2, 3)).step(comm, "recv", 9, (1, 2, 3), parent="x")
+    found, notes = proxies(tmp_path, log)
+    assert not len(found)
+    assert "which call proxies worked for is not clear 3 times" in notes
+
+
+def test_phases_whose_times_are_missing_or_run_backwards_are_not_known(tmp_path):
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).step(comm, "send", 1, (1, 2, 3))
+    times = log.calls[1][2]["proxy_trace"]["event_trace_ts"]
+    times["send_peer_wait_ts"] = 0
+    times["proxy_step_stop_ts"] = times["send_wait_ts"] - 1
+    found, _ = proxies(tmp_path, log)
+    assert found["steps"].tolist() == [1]
+    assert found[["gpu_ns", "peer_ns", "wire_ns", "gpu_frac"]].isna().all(axis=None)
+
+
+def test_dropped_records_of_proxies_are_said(tmp_path):
+    comm = Comm(WORLD, 0, 2)
+    marker, *lines = Log(pid=1).call(comm, "all_reduce", 1, 90).step(comm, "send", 1, (1, 2, 3)).lines("v4.3")
+    told = json.loads(marker)
+    told["dump_stats"] |= {"proxy_dropped_since_last_dump": 4, "proxy_ops_dropped_since_last_dump": 1}
+    (tmp_path / "node-pid1.log").write_text("".join(f"{line}\n" for line in (json.dumps(told), *lines)))
+    assert "5 records of proxies dropped by the Inspector" in " ".join(analyse(tmp_path, cache=False).run.notes)
+    assert analyse(tmp_path, cache=False).proxies["steps"].tolist() == [1]
+
+
+@pytest.mark.parametrize("field", ["parent_sn", "trans_size_bytes", "direction", "steps", "event_trace_ts"])
+@pytest.mark.parametrize("value", [-1, 2**70, "x", [1], None, {"send_wait_ts": -5}])
+def test_odd_values_of_proxies_are_an_error_or_nothing(tmp_path, field, value):
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).step(comm, "send", 1, (1, 2, 3))
+    log.calls[1][2]["proxy_trace"][field] = value
+    log.write(tmp_path, "v4.3")
+    with contextlib.suppress(DamagedTrace):
+        assert len(analyse(tmp_path, cache=False).proxies) <= 1
+    assert len(analyse(tmp_path, cache=False, keep_going=True).calls) == 1
+
+
+def test_runs_without_proxies_have_no_rows(tmp_path, capsys):
+    Log(pid=1).call(Comm(WORLD, 0, 2), "all_reduce", 1, 90).write(tmp_path)
+    assert main(["table", "proxies", str(tmp_path)]) == 0
+    assert "no log of NCCL Inspector has steps of proxies" in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_packed_logs_keep_what_proxies_did(tmp_path):
+    comm = Comm(WORLD, 0, 2)
+    log = Log(pid=1).call(comm, "all_reduce", 1, 90).step(comm, "send", 1, (1, 2, 3))
+    path = log.write(tmp_path / "logs", "v4.3")
+    assert main(["pack", "-o", str(tmp_path / "packed"), str(path)]) == 0
+    pd.testing.assert_frame_equal(analyse(tmp_path / "packed").proxies, analyse(path, cache=False).proxies)

@@ -27,12 +27,20 @@ def analysis_of_logs(tables: Given) -> Any:
             log = logs.setdefault(row["rank"], Log(pid=row["rank"] + 1))
             told = {"size_bytes": row["size_bytes"], "written_us": row["written_us"]}
             log.call(comm, row["collective"], row["sn"], row["dur_us"], **told)
-        paths = [log.write(Path(folder)) for log in logs.values()]
+        for row in tables.get("proxy_steps", []):
+            comm = Comm("0xa", row["rank"], 2)
+            phases = row["first_us"], row["second_us"], row["third_us"]
+            logs[row["rank"]].step(comm, row["direction"], row["sn"], phases, size_bytes=row["size_bytes"])
+        version = "v4.3" if "proxy_steps" in tables else "v4.0"
+        paths = [log.write(Path(folder), version) for log in logs.values()]
         streamed = LogsOverTime(paths, _MINUTE_NS)
         streamed.read()
         run = analyse(folder)
         return SimpleNamespace(
-            participation=run.participation, collectives=run.collectives, bandwidth_times=streamed.table()
+            participation=run.participation,
+            collectives=run.collectives,
+            bandwidth_times=streamed.table(),
+            proxies=run.proxies,
         )
 
 

@@ -24,6 +24,8 @@ WORDS = {
     "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast",
     "reduce": "Reduce", "all_to_all": "All2All", "send": "Send", "recv": "Recv",
 }  # fmt: skip
+_COUNTED = {"coll_records": "coll_perf", "p2p_records": "p2p_perf", "proxy_records": "proxy_trace"}
+_PHASES = {"send": ("gpu_wait", "peer_wait", "wait"), "recv": ("wait", "flush_wait", "gpu_wait")}
 _SHARES = ("AllGather", "ReduceScatter")
 _LEAST_BYTES = 8192  # the Inspector leaves out what is smaller
 BEGIN_US = 1_759_300_074_000_000
@@ -67,6 +69,26 @@ class Log:
         self.calls.append((comm, written_us, {f"{name}_perf": body}))
         return self
 
+    def step(
+        self, comm: Comm, direction: str, sn: int, phases_us: tuple[int, int, int], *, size_bytes: int = 1 << 20,
+        parent: str = "coll", written_us: int = BEGIN_US, **more: Any,
+    ) -> Log:  # fmt: skip
+        """A step of a proxy for the call of that number, with how long its three phases took."""
+        names = [f"{direction}_{what}" for what in _PHASES[direction]]
+        times = {"proxy_step_start_ts": BEGIN_US - 10}
+        at = BEGIN_US
+        for name, took in zip(names, phases_us, strict=True):
+            times[f"{name}_ts"] = at
+            at += took
+        times["proxy_step_stop_ts"] = at
+        body = {
+            "record_type": "proxy_step", "parent_type": parent, "parent_sn": sn, "direction": direction,
+            "rank": comm.rank, "channel_id": 0, "peer": 1 - comm.rank, "trans_size_bytes": size_bytes,
+            "event_trace_ts": times, **more,
+        }  # fmt: skip
+        self.calls.append((comm, written_us, {"proxy_trace": body}))
+        return self
+
     def lines(self, version: str, dump: int = 7) -> Iterator[str]:
         """Its lines; since v4.3 one with header and metadata before those of a communicator, `dump` calls at most."""
         for comm, own in groupby(self.calls, key=lambda call: call[0]):
@@ -76,8 +98,8 @@ class Log:
                 written_us = max(us for _, us, _ in part)
                 context = {"header": comm.header, "metadata": self._metadata(version, written_us)}
                 if version >= "v4.2":
-                    collectives = sum("coll_perf" in body for _, _, body in part)
-                    stats = {"coll_records": collectives, "p2p_records": len(part) - collectives}
+                    numbers = {what: sum(key in body for _, _, body in part) for what, key in _COUNTED.items()}
+                    stats = {what: number for what, number in numbers.items() if number or what != "proxy_records"}
                     yield _text(context | {"dump_stats": stats | {"coll_dropped_since_last_dump": 0}})
                 for _, us, body in part:
                     own_context = {"header": comm.header, "metadata": self._metadata(version, us)}

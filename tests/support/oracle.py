@@ -9,6 +9,7 @@ from typing import Any
 
 from commtrace.analysis.core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.events import PROXY_SUMS
 from commtrace.analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
 from commtrace.analysis.run.file_tables import TraceFile
 
@@ -95,7 +96,8 @@ _ACTIVITY = ("device", "stream", "kind", "name", "start_ns", "correlation", "dur
 _ANNOTATION = ("name", "thread", "start_ns", "dur_ns", "in_dims", "in_types", "in_values")
 
 
-_OF_OTHER_FORMATS = dict.fromkeys(("in_bytes", "out_bytes", "size_bytes"))
+_OF_PROXIES = [f"proxy_{way}_{what}" for way, sums in PROXY_SUMS.items() for what in sums]
+_OF_OTHER_FORMATS = dict.fromkeys(("in_bytes", "out_bytes", "size_bytes", *_OF_PROXIES))
 
 
 def _without_place(row: Object) -> Object:

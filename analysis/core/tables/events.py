@@ -303,6 +303,20 @@ _COUNTER_SAMPLE = EventSort("counters", "sample of a counter", (
     EventTable("counter_samples", "sample of a counter of a GPU, read with details only"),
 ), working_bytes=30, detailed=True, later=True)  # fmt: skip
 
+PROXY_SUMS: dict[str, dict[str, str]] = {
+    "send": {
+        "steps": "steps of NCCL's proxy", "bytes": "bytes of these steps",
+        "gpu_us": "us until the GPU had produced the data", "peer_us": "us until the peer had room",
+        "wire_us": "us until the network had sent it",
+    },
+    "recv": {
+        "steps": "steps of NCCL's proxy", "bytes": "bytes of these steps",
+        "wire_us": "us until the data had come", "flush_us": "us until it was visible to the GPU",
+        "gpu_us": "us until the GPU had consumed it",
+    },
+}  # fmt: skip
+"""What is summed over the steps that NCCL's proxy, a thread of the CPU, takes for a call: phases in their order."""
+
 COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
     EventColumn("source", "string", "kernel or record_param_comms", "string"),
     replace(_ID, meaning="of the kernel"),
@@ -342,6 +356,11 @@ COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
         "integer", keys=("Rank",), strict=True,
     ),
     EventColumn("peer", "Int64", "global rank of the peer of a send or receive", "integer"),
+    *(
+        EventColumn(f"proxy_{direction}_{what}", "Int64", f"{meaning}, {words}, of this call", "integer")
+        for direction, words in (("send", "sending"), ("recv", "receiving"))
+        for what, meaning in PROXY_SUMS[direction].items()
+    ),
 ), (
     EventTable("comm_args", "NCCL argument record, of a kernel or a record_param_comms"),
 ), working_bytes=0)  # fmt: skip

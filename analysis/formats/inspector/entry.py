@@ -26,7 +26,7 @@ def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
 
 INSPECTOR = TraceFormat(
     name="NCCL Inspector",
-    version=1,
+    version=2,
     file_names=("*-pid*.log", "*-pid*.log.gz", "*-pid*.jsonl", "*-pid*.jsonl.gz"),
     recognises=_recognised,
     reader=_reader,

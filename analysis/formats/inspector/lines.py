@@ -91,10 +91,42 @@ class DumpStats(msgspec.Struct, gc=False):
     proxy_records: _Count = 0
     coll_dropped_since_last_dump: _Count = 0
     p2p_dropped_since_last_dump: _Count = 0
+    proxy_dropped_since_last_dump: _Count = 0
+    proxy_ops_dropped_since_last_dump: _Count = 0
 
 
-class _Ignored(msgspec.Struct, gc=False):
-    """An object whose content is not used."""
+class _StepTimes(msgspec.Struct, gc=False):
+    """When the proxy entered each phase of a step, by its CPU; 0 where the line does not say."""
+
+    send_gpu_wait_ts: _Us = 0
+    send_peer_wait_ts: _Us = 0
+    send_wait_ts: _Us = 0
+    recv_wait_ts: _Us = 0
+    recv_flush_wait_ts: _Us = 0
+    recv_gpu_wait_ts: _Us = 0
+    proxy_step_stop_ts: _Us = 0
+
+
+class ProxyStep(msgspec.Struct, gc=False):
+    """A step of a proxy: a chunk sent or received."""
+
+    trans_size_bytes: _Count = 0
+    event_trace_ts: _StepTimes = msgspec.field(default_factory=_StepTimes)
+
+
+class ProxyTrace(ProxyStep, gc=False):
+    """A step, or an operation of a proxy: the steps of a call on one channel, which newer versions have in it."""
+
+    record_type: str = ""
+    parent_type: str = ""
+    parent_sn: _Sn | None = None
+    direction: str = ""
+    steps: list[ProxyStep] = []
+
+    @property
+    def own_steps(self) -> list[ProxyStep]:
+        """The steps of which it tells."""
+        return [self] if self.record_type == "proxy_step" else self.steps
 
 
 class Line(msgspec.Struct, gc=False):
@@ -105,7 +137,7 @@ class Line(msgspec.Struct, gc=False):
     coll_perf: Collective | None = None
     p2p_perf: Message | None = None
     dump_stats: DumpStats | None = None
-    proxy_trace: _Ignored | None = None
+    proxy_trace: ProxyTrace | None = None
 
 
 _DECODER = msgspec.json.Decoder(Line)

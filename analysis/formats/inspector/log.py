@@ -1,6 +1,6 @@
 """Read a log of NCCL Inspector block by block, as columns of numbers, in constant memory.
 
-Nothing that grows with the log is kept: only the communicators it names, and counts.
+Nothing that grows with the log is kept, unless `proxies` is asked for: only the communicators it names, and counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ...recording.compression import BrokenPacking, Source, unpacked
 from ...recording.header import Communicator
 from ...recording.options import Progress
 from .columns import LogBlock, WrittenCalls
-from .lines import DumpStats, Line, LineHeader, LineMetadata, decoded_line, decoded_lines, last_whole_line
+from .lines import DumpStats, Line, LineHeader, LineMetadata, ProxyTrace, decoded_line, decoded_lines, last_whole_line
+from .proxies import ProxySums
 
 LOG_BLOCK_BYTES = 1 << 20
 _LONGEST_LINE_BYTES = 2 << 20
@@ -40,6 +41,9 @@ class InspectorLog:
     orphans: int = 0
     dropped: int = 0
     timed_by_cpu: int = 0
+    proxies: ProxySums | None = None
+    """Sums of what proxies did, if they are wanted: they grow with the log."""
+    proxies_dropped: int = 0
     _codes: dict[tuple[str, int, int, str, int], int] = field(default_factory=dict)
     _line: int = 0
     _context: tuple[int, LineMetadata] | None = None
@@ -124,7 +128,8 @@ class InspectorLog:
                 self._context, self._left = None, 0
             call, message = line.coll_perf, line.p2p_perf
             if call is None and message is None:
-                self._left -= line.proxy_trace is not None
+                if line.proxy_trace is not None:
+                    self._note_proxy(line.proxy_trace, is_whole=is_whole)
             elif self._context is None or (self._left <= 0 and not is_whole):
                 self.orphans += 1
             else:
@@ -135,6 +140,11 @@ class InspectorLog:
                 times.append(metadata.dump_timestamp_us)
                 calls.append(call if call is not None else message)  # type: ignore[arg-type]
         return self._columns(written)
+
+    def _note_proxy(self, trace: ProxyTrace, *, is_whole: bool) -> None:
+        if self.proxies is not None and self._context is not None and (self._left > 0 or is_whole):
+            self.proxies.add(self._context[0], trace)
+        self._left -= 1
 
     def _begin(self, header: LineHeader, metadata: LineMetadata, stats: DumpStats | None) -> None:
         """Set the communicator of the next lines: as many as the marker says, or one."""
@@ -151,6 +161,7 @@ class InspectorLog:
         self._left = 0
         if stats is not None:
             self._left = stats.coll_records + stats.p2p_records + stats.proxy_records
+            self.proxies_dropped += stats.proxy_dropped_since_last_dump + stats.proxy_ops_dropped_since_last_dump
             self.dropped += stats.coll_dropped_since_last_dump + stats.p2p_dropped_since_last_dump
 
     def _columns(self, written: WrittenCalls) -> LogBlock:

@@ -23,9 +23,11 @@ from ...recording.header import Communicator
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import CommRow, Extent, RawTrace, raw_trace
 from ...recording.row_bytes import tables_bytes
-from .columns import RECORDED_KINDS, SEND, LogBlock
+from .columns import RECORDED_KINDS, RECV, SEND, LogBlock
 from .lines import KNOWN_VERSIONS, MOST_SN
 from .log import InspectorLog
+from .proxies import CALL_BYTES as PROXY_BYTES
+from .proxies import SUMMED, Parent, ProxySums
 
 _COMMUNICATOR_BYTES = 1_500
 FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
@@ -33,7 +35,8 @@ FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
 
 def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
     """Read one log. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
-    log, blocks, budget = InspectorLog(path), [], options.budget()
+    proxies = ProxySums()
+    log, blocks, budget = InspectorLog(path, proxies=proxies), [], options.budget()
     counted_already = texts_bytes = 0
     for block in log.blocks(progress):
         blocks.append(block)
@@ -44,11 +47,12 @@ def read_inspector(path: Path, options: ReadOptions, progress: Progress | None =
         texts_bytes += _COMMUNICATOR_BYTES * (len(log.communicators) - counted_already) + texts
         counted_already = len(log.communicators)
         rows = tables_bytes(activities=log.records, calls=log.records) + texts_bytes
+        rows += PROXY_BYTES * len(proxies.by_call)
         budget.check(f"{encodable(str(path))}: every call of this log ({FOR_LARGE_LOGS})", rows)
     check_log(log)
     if log.broken_lines and not options.keep_going:
         raise DamagedTrace(f"{path}: {damage_in(log)}; write it again, or leave these out with --keep-going")
-    return _trace(log, _once(LogBlock.joined(blocks), log.communicators), options)
+    return _trace(log, _once(LogBlock.joined(blocks), log.communicators), proxies, options)
 
 
 def check_log(log: InspectorLog) -> None:
@@ -109,7 +113,7 @@ def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
     return calls.taken(np.sort(first))
 
 
-def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace:
+def _trace(log: InspectorLog, calls: LogBlock, proxies: ProxySums, options: ReadOptions) -> RawTrace:
     count = len(calls.sn)
     correlation = array("q", range(count))
     ended_us = calls.ended_us.astype(np.float64)
@@ -129,6 +133,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
         ts=np.maximum(ended_us - calls.dur_us, 0.0).tolist(),
         dur=calls.dur_us.tolist(),
     )
+    worked_for, unclear = _worked_for(calls, proxies)
     host, _, pid = log.communicators[0].process.rpartition(":")
     events = events_of(
         pids=[int(pid), None, None, None],
@@ -136,7 +141,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
         kinds=["comm"] * len(names),
         activities=activities,
         comm_args=[
-            _row(log.communicators, values)
+            _row(log.communicators, values) | worked_for.get(values[0], {})
             for values in zip(correlation, *(column.tolist() for column in calls), strict=True)
         ],
     )
@@ -144,8 +149,43 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
     header = header_of(backend="nccl", host=host, has_starts=False, **seen)
     damage = f"{log.path}: {damage_in(log)}, and left out" if log.broken_lines else None
     trace = raw_trace(events, header, Extent(log.read_bytes, log.broken_bytes), damage, details=options.details)
-    trace.notes = list(notes_of([log]))
+    trace.notes = [*notes_of([log]), *_on_proxies(log, unclear + proxies.lost)]
     return trace
+
+
+def _worked_for(calls: LogBlock, proxies: ProxySums) -> tuple[dict[int, dict[str, int]], int]:
+    """The sums of proxies by the number of the call they worked for, and of how many calls that is not clear.
+
+    NCCL counts the calls of each kind, and a proxy does not name the kind: of two calls of one number in a communicator
+    it may be either.
+    """
+    if not proxies.by_call:
+        return {}, 0
+    found: dict[Parent, list[int]] = {}
+    for number, (communicator, kind, sn) in enumerate(
+        zip(calls.communicator.tolist(), calls.kind.tolist(), calls.sn.tolist(), strict=True)
+    ):
+        found.setdefault(Parent(communicator, kind in (SEND, RECV), sn), []).append(number)
+    clear = {parent: numbers[0] for parent, numbers in found.items() if len(numbers) == 1}
+    worked_for = {
+        clear[parent]: {name: value for name, value in zip(SUMMED, sums, strict=True) if value is not None}
+        for parent, sums in proxies.by_call.items()
+        if parent in clear
+    }
+    return worked_for, len(proxies.by_call) - len(worked_for)
+
+
+def _on_proxies(log: InspectorLog, unclear: int) -> Iterator[str]:
+    if unclear:
+        yield (
+            f"{encodable(log.path.name)}: which call proxies worked for is not clear {unclear:,} times: several kinds "
+            "of calls have that number, or the call is not in the log; left out of `proxies`"
+        )
+    if log.proxies_dropped:
+        yield (
+            f"{encodable(log.path.name)}: {counted(log.proxies_dropped, 'record')} of proxies dropped by the "
+            "Inspector, whose buffer was full; what is summed over the others is less than all"
+        )
 
 
 def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArray[np.float64]:
