@@ -16,14 +16,15 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo quick test test-all test-newest test-oldest env-newest env-oldest in-newest in-oldest environments check \
-	fuzz bench gpu-check lock site audit clean
+.PHONY: help demo quick test test-all test-newest test-oldest test-torch env-newest env-oldest env-torch in-newest in-oldest \
+	in-torch environments check fuzz bench gpu-check lock site audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
 	@echo "make test   lint, types and all tests but the slow ones, in the same environment: minutes"
 	@echo "make test-all  and the slow ones, of each SETS (3) sets of parameters"
 	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
+	@echo "make test-torch  captures and what torch writes, with the newest torch; downloads GB"
 	@echo "make check  lint and types only"
 	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
@@ -94,12 +95,19 @@ env-newest: WITH =
 env-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
 env-oldest: EXTRAS = parquet,remote
 env-oldest: WITH = duckdb
-env-newest env-oldest: env-%:
+# The newest torch, of which `make test` has a pinned one: captures on CPUs, and what it writes of GPUs by itself. For that
+# it needs a newer cupti-python than its own requirements go with, so that comes last.
+env-torch: CONSTRAINED =
+env-torch: EXTRAS = profiling
+env-torch: WITH = 'torch>=2.14'
+env-torch: THEN = cupti-python
+env-newest env-oldest env-torch: env-%:
 	rm -rf .venv-$* build/lib build/bdist.*
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[$(EXTRAS)]' \
 		hypothesis perfetto pytest pytest-xdist $(WITH)
+	$(if $(THEN),.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(THEN))
 	rm -rf build/lib build/bdist.* commtrace.egg-info
 
 in-newest in-oldest: in-%:
@@ -108,13 +116,20 @@ in-newest in-oldest: in-%:
 		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
-test-newest test-oldest: test-%: env-%
+in-torch:
+	.venv-torch/bin/python -c "import torch.profiler._cupti.monitor_trace"  # without it a test would be skipped
+	.venv-torch/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile -m "not alone" \
+		tests/test_torch_perfetto.py tests/test_end_to_end.py tests/profiling/test_session.py \
+		tests/profiling/test_captures.py tests/profiling/test_detail.py tests/analysis/test_pftrace.py
+
+test-newest test-oldest test-torch: test-%: env-%
 	@$(MAKE) in-$*
 
-# One after the other: pip builds both in the same folder.
+# One after the other: pip builds all in the same folder.
 environments: $(READY)
 	@$(MAKE) env-newest
 	@$(MAKE) env-oldest
+	@$(MAKE) env-torch
 
 # Not in the lock: it is for these Pythons only, and no test needs it.
 SECONDS = 600
@@ -165,4 +180,4 @@ audit:
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 
 clean:
-	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-audit .venv-docs traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-torch .venv-audit .venv-docs traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
