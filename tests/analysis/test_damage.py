@@ -196,8 +196,8 @@ _OTHER_ARGUMENTS = {
 _NEEDS = {"export parquet": "pyarrow", "export tensorboard-scalars": "tensorboard"}
 # `trigger` needs a job that runs, and memory a trace with allocations.
 _OF_OTHER_FILES = {
-    "explain", "export skill", "hang", "mcp", "memory", "plan-ranks", "table allocations", "table memory",
-    "table releases", "table scaling", "table subtraction", "table training", "trigger",
+    "explain", "export skill", "hang", "mcp", "memory", "plan-ranks", "table allocations", "table capacity",
+    "table layers", "table memory", "table releases", "table scaling", "table subtraction", "table training", "trigger",
 }  # fmt: skip
 _COMMANDS = [
     row.name

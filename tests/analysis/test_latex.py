@@ -10,9 +10,9 @@ from builders import MS, Collective, analysed, calls_table, traces_of
 
 from commtrace.analysis.core.tables.sweeps import SUBTRACTION
 from commtrace.analysis.render import as_latex, as_markdown
-from commtrace.analysis.render.latex import latex_escaped
 from commtrace.analysis.show.summary import summary
 from commtrace.analysis.tables.ranks import RANKS
+from commtrace.common.markup import for_latex
 
 NAMES = ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks", "clocks",
          "verdicts")  # fmt: skip
@@ -103,15 +103,15 @@ def test_no_name_is_a_command(name):
     table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": name, "collective": name}])
     rows = rows_of(as_latex("calls", table))
     printed = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-    assert plain(latex_escaped(printed)) == printed
+    assert plain(for_latex(printed)) == printed
     assert printed in [plain(cell) for cell in rows[-1]]
 
 
 def test_no_dashes_or_quotes_are_joined():
     for joined in ("--", "''", ",,"):
         name = f"a{joined}b{joined}{joined}c"
-        assert joined not in latex_escaped(name)
-        assert plain(latex_escaped(name)) == name
+        assert joined not in for_latex(name)
+        assert plain(for_latex(name)) == name
 
 
 def test_negative_numbers_have_a_minus_and_na_a_dash():
