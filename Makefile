@@ -125,11 +125,10 @@ in-torch:
 test-newest test-oldest test-torch: test-%: env-%
 	@$(MAKE) in-$*
 
-# One after the other: pip builds all in the same folder.
+# One after the other: pip builds both in the same folder.
 environments: $(READY)
 	@$(MAKE) env-newest
 	@$(MAKE) env-oldest
-	@$(MAKE) env-torch
 
 # Not in the lock: it is for these Pythons only, and no test needs it.
 SECONDS = 600
