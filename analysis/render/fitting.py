@@ -1,4 +1,4 @@
-"""Fit columns to a width: keep the most important, shorten names in the middle, wrap sentences."""
+"""Fit columns to a width: keep the most important, shorten names, wrap sentences."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _WORDS = re.compile(r"\S+")
 _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
+_LEAST_ARGUMENTS = 6  # of a template
 _LEAST_OUTER = 9  # of a name that is not the last one of its path
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
@@ -102,6 +103,15 @@ def shortened(text: str, width: int) -> str:
     return f"{head}{_ELLIPSIS}{_beginning(text[::-1], room - cell_len(head))[::-1]}"
 
 
+def without_front(text: str, width: int) -> str:
+    """The text without its beginning if it is wider than `width` cells: names differ at their ends."""
+    if cell_len(text) <= width:
+        return text
+    if width <= len(_ELLIPSIS):
+        return _ELLIPSIS[:width]
+    return f"{_ELLIPSIS}{_beginning(text[::-1], width - len(_ELLIPSIS))[::-1]}"
+
+
 def short_words(text: str, most: int = LONGEST_WORD) -> str:
     """The text without the middle of words that are wider than `most` cells; only names from traces are."""
     if len(text) <= most // 2:  # a character has two cells at most
@@ -119,18 +129,43 @@ def shortened_kernel(name: str, width: int) -> str:
     if cell_len(name) <= width:
         return name
     name = name.removeprefix("void ")
+    without = _without_arguments(name)
+    return shortened(name if without == name else f"{without}({_ELLIPSIS})", width)
+
+
+def kernel_label(name: str, width: int) -> str:
+    """The name of a function for a picture: without its arguments, then without what is in front, if too wide.
+
+    Of a template, the name stays whole, without namespaces, and its arguments lose their beginning.
+    """
+    if cell_len(name) <= width:
+        return name
+    name = _without_arguments(name.removeprefix("void "))
+    if cell_len(name) <= width:
+        return name
+    function, is_template, arguments = name.partition("<")
+    function = function.rpartition("::")[2]
+    room = width - cell_len(function) - 1
+    if not is_template:
+        return without_front(name, width)
+    if room < _LEAST_ARGUMENTS:
+        return f"{without_front(function, width - len(_ELLIPSIS) - 2)}<{_ELLIPSIS}>"
+    return f"{function}<{without_front(arguments, room)}"
+
+
+def _without_arguments(name: str) -> str:
     if not name.endswith(")"):
-        return shortened(name, width)
+        return name
     depth = 0
     for start in range(len(name) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(name[start], 0)
         if not depth:
-            return shortened(f"{name[:start]}({_ELLIPSIS})", width)
-    return shortened(name, width)
+            return name[:start] or name
+    return name
 
 
 def shortened_path(path: str, width: int) -> str:
-    """A path without its outermost names if it is too wide; its last name is shortened like other text."""
+    """A path without its outermost names if it is too wide; its last name loses its beginning."""
     if cell_len(path) <= width:
         return path
     names = path.split(PATH_SEPARATOR)
@@ -139,7 +174,7 @@ def shortened_path(path: str, width: int) -> str:
         short = PATH_SEPARATOR.join((_ELLIPSIS, *names))
         if cell_len(short) <= width:
             return short
-    return shortened(names[-1], width)
+    return without_front(names[-1], width)
 
 
 def shortened_paths(paths: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -161,7 +196,7 @@ def _with_outer_name(path: str, width: int, otherwise: str) -> str:
     room = width - cell_len(before) - len(PATH_SEPARATOR) - cell_len(name)
     if not outer or room < _LEAST_OUTER:
         return otherwise
-    return f"{before}{shortened(outer[-1], room)}{PATH_SEPARATOR}{name}"
+    return f"{before}{without_front(outer[-1], room)}{PATH_SEPARATOR}{name}"
 
 
 def _beginning(text: str, width: int) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ...common.wording import counted
+from ..core.escaping import printable
 from ..core.schema import records
 from ..metrics.typical_step import STEP_PARTS, with_parts
+from ..render.fitting import without_front
 from ..render.plots.colours import LEVELS, PART_KINDS, level
 from ..results.analysis import Analysis
 from ..show.first_screen import FirstScreen, Remedy, StepShare, Tile, first_screen
@@ -18,6 +20,7 @@ from ..show.step_kinds import not_counted
 
 _MOST_ROWS, _MOST_COLUMNS = 32, 16
 _MOST_CARDS = 3
+_LONGEST_HOST = 24
 _MOST_LEFT_OUT = 3
 _FULL = 1000.0
 """A step is so wide in the coordinates of a bar."""
@@ -59,8 +62,18 @@ class LegendEntry:
 
 
 @dataclass(frozen=True)
+class PictureRow:
+    """A line of the pictures: a rank or, of many, all ranks of a host; `rank` is the one that it leads to."""
+
+    name: str
+    ranks: Sequence[int]
+    rank: int
+    late: bool
+
+
+@dataclass(frozen=True)
 class RankBar:
-    """What the step of a device consists of."""
+    """What the step of a device consists of, or that of a host in the mean."""
 
     rank: int
     name: str
@@ -98,6 +111,8 @@ class FirstView:
     screen: FirstScreen
     whole: str
     """What it is about: a step, or the window of a run without steps."""
+    a_whole: str
+    """The same with its article."""
     before_culprit: str
     culprit: str
     rest_of_headline: str
@@ -111,8 +126,15 @@ class FirstView:
     nothing_to_gain: str
     rank_bars: Sequence[RankBar]
     more_ranks: int
+    ranks: tuple[int, ...]
+    """Those of the pictures; or of many, folded by host, those that stand out."""
+    by_host: bool
+    covers: frozenset[str]
+    """Names of the figures that would show no more than it does."""
     steps: Sequence[int]
-    map: Sequence[tuple[int, bool, Sequence[WaitCell]]]
+    left_out: frozenset[int]
+    """Steps that do not count."""
+    map: Sequence[tuple[PictureRow, Sequence[WaitCell]]]
     map_says: str
 
 
@@ -125,9 +147,16 @@ def first_view(analysis: Analysis) -> FirstView:
     culprits = list(about) or (analysis.culprits if has_step else [])
     shown = _shown_ranks(analysis, culprits) if has_step else []
     table = analysis.table("rank_steps")
+    lines = _by_host(analysis, culprits) or [
+        PictureRow(f"rank {rank}", (rank,), rank, rank in culprits) for rank in shown
+    ]
+    by_host = any(len(line.ranks) > 1 for line in lines)
+    rank_bars = _rank_bars(analysis, screen, lines) if has_step and len(analysis.breakdown) > 1 else []
+    waiting = _map(table, lines) if has_step else []
     return FirstView(
         screen=screen,
         whole=whole,
+        a_whole="a step" if whole == "step" else "the window",
         before_culprit=screen.headline[: named.start()] if named else "",
         culprit=named[0] if named else "",
         rest_of_headline=screen.headline[named.end() :] if named else screen.headline,
@@ -141,10 +170,14 @@ def first_view(analysis: Analysis) -> FirstView:
         basis=_basis(analysis, screen) if has_step else "",
         cards=[_card(remedy, screen, whole, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
         nothing_to_gain=screen.nothing_to_gain,
-        rank_bars=_rank_bars(analysis, screen, shown, culprits) if has_step and len(analysis.breakdown) > 1 else [],
-        more_ranks=len(set(analysis.breakdown["rank"])) - len(set(shown)) if has_step else 0,
+        rank_bars=rank_bars,
+        more_ranks=0 if by_host or not has_step else len(set(analysis.breakdown["rank"])) - len(set(shown)),
+        ranks=tuple(shown),
+        by_host=by_host,
+        covers=frozenset() if by_host else _covers(table, shown, rank_bars, waiting),
         steps=_steps_of(table),
-        map=_map(table, shown, culprits) if has_step else [],
+        left_out=frozenset(table["step"]) - frozenset(analysis.counted_steps or table["step"]),
+        map=waiting,
         map_says=_map_says(table),
     )
 
@@ -186,7 +219,25 @@ def _card(remedy: Remedy, screen: FirstScreen, whole: str, culprits: Sequence[in
         gain = f"\u2212{unit.text(remedy.gain_ns)}"
         return Card(title, f"at most {gain}" if remedy.is_bound else gain, between, how, anchor, link)
     about = unit.text(remedy.concerned_ns or 0)
-    return Card(title, about, f"of a {whole}, {remedy.concerned_frac or 0:.0%}", how, anchor, link)
+    return Card(
+        title,
+        about,
+        f"of {'a step' if whole == 'step' else 'the window'}, {remedy.concerned_frac or 0:.0%}",
+        how,
+        anchor,
+        link,
+    )
+
+
+def _covers(
+    rank_steps: pd.DataFrame, shown: Sequence[int], rank_bars: Sequence[RankBar], waiting: Sequence[object]
+) -> frozenset[str]:
+    steps, ranks = _steps_of(rank_steps), set(rank_steps["rank"].tolist())
+    whole_map = waiting and ranks <= set(shown) and len(steps) == rank_steps["step"].nunique()
+    ranks_left = ranks - set(shown)
+    return frozenset(
+        [*(["time"] if rank_bars and not ranks_left else []), *(["heat-caused-wait"] if whole_map else [])]
+    )
 
 
 def _link_of_headline(screen: FirstScreen, rank_steps: pd.DataFrame, rank: int) -> str:
@@ -217,21 +268,47 @@ def _shown_ranks(analysis: Analysis, culprits: Sequence[int]) -> list[int]:
     return sorted(list(chosen)[:_MOST_ROWS])
 
 
-def _rank_bars(analysis: Analysis, screen: FirstScreen, ranks: Sequence[int], culprits: Sequence[int]) -> list[RankBar]:
+def _by_host(analysis: Analysis, culprits: Sequence[int]) -> list[PictureRow]:
+    """The hosts of a run of many ranks, of many those that cause most waiting; none where not all are known."""
+    hosts = {rank: analysis.run.hosts.get(rank) for rank in sorted(set(analysis.breakdown["rank"].tolist()))}
+    if len(hosts) <= _MOST_ROWS or None in hosts.values() or len(set(hosts.values())) < 2:
+        return []
+    caused = analysis.ranks.set_index("rank")["caused_wait_ns"].fillna(0)
+    of_host: dict[str, list[int]] = {}
+    for rank, host in hosts.items():
+        of_host.setdefault(printable(str(host)), []).append(rank)
+    most = sorted(of_host, key=lambda host: -float(caused.reindex(of_host[host]).sum()))[:_MOST_ROWS]
+    return [
+        PictureRow(
+            f"{without_front(host, _LONGEST_HOST)}, {counted(len(ranks), 'rank')}",
+            ranks,
+            max(ranks, key=lambda rank: float(caused.get(rank, 0))),
+            not set(culprits).isdisjoint(ranks),
+        )
+        for host, ranks in of_host.items()
+        if host in most
+    ]
+
+
+def _rank_bars(analysis: Analysis, screen: FirstScreen, lines: Sequence[PictureRow]) -> list[RankBar]:
     steps = analysis.breakdown_steps
-    counted = steps[steps["step"].isin(analysis.typical_step.steps)] if len(steps) else steps
-    of_step = with_parts(counted if len(counted) else analysis.breakdown)
-    means = of_step[of_step["rank"].isin(ranks)].groupby(["rank", "device"])[["window_ns", *STEP_PARTS]].mean()
+    counted_steps = steps[steps["step"].isin(analysis.typical_step.steps)] if len(steps) else steps
+    of_step = with_parts(counted_steps if len(counted_steps) else analysis.breakdown)
+    of_line = {rank: number for number, line in enumerate(lines) for rank in line.ranks}
+    of_step = of_step[of_step["rank"].isin(of_line)]
+    by_host = any(len(line.ranks) > 1 for line in lines)
+    keys = [of_step["rank"].map(of_line).rename("line"), *([] if by_host else [of_step["device"]])]
+    means = of_step.groupby(keys)[["window_ns", *STEP_PARTS]].mean()
     longest = float(means["window_ns"].max()) or 1.0
-    several = means.index.get_level_values("rank").has_duplicates
+    several = means.index.get_level_values("line").has_duplicates
     bars = []
     for row in records(means.reset_index()):
-        rank, device = row["rank"], row["device"]
+        line = lines[row["line"]]
         whole = float(row["window_ns"]) or 1.0
         parts = [StepShare(of, called, float(row[of]), float(row[of]) / whole) for of, called in STEP_PARTS.items()]
-        name = f"rank {rank} / {device}" if several else f"rank {rank}"
+        name = f"{line.name} / {row['device']}" if several else line.name
         total = screen.unit.number(whole)
-        bars.append(RankBar(int(rank), name, total, rank in culprits, _segments(parts, screen, longest)))
+        bars.append(RankBar(line.rank, name, total, line.late, _segments(parts, screen, longest)))
     return bars
 
 
@@ -244,25 +321,26 @@ def _steps_of(rank_steps: pd.DataFrame) -> list[int]:
     return sorted(int(step) for step in caused.index[:_MOST_COLUMNS])
 
 
-def _map(
-    rank_steps: pd.DataFrame, ranks: Sequence[int], culprits: Sequence[int]
-) -> list[tuple[int, bool, Sequence[WaitCell]]]:
-    """Waiting that each rank caused by step, in ms; empty where nobody made others wait, or there is one step."""
-    caused = rank_steps.groupby(["rank", "step"])["caused_wait_ns"].sum().astype("float64") / 1e6
+def _map(rank_steps: pd.DataFrame, lines: Sequence[PictureRow]) -> list[tuple[PictureRow, Sequence[WaitCell]]]:
+    """Waiting that each line caused by step, in ms; empty where nobody made others wait, or there is one line."""
+    of_line = {rank: number for number, line in enumerate(lines) for rank in line.ranks}
+    numbers = rank_steps["rank"].map(of_line)
+    caused = rank_steps.groupby([numbers, rank_steps["step"]])["caused_wait_ns"].sum().astype("float64") / 1e6
     largest = float(caused.max()) if len(caused) else 0.0
     steps = _steps_of(rank_steps)
-    if largest <= 0 or len(ranks) < 2:
+    if largest <= 0 or len(lines) < 2:
         return []
-    rows: list[tuple[int, bool, Sequence[WaitCell]]] = []
-    for rank in ranks:
+    rows: list[tuple[PictureRow, Sequence[WaitCell]]] = []
+    for number, line in enumerate(lines):
         cells = []
         for step in steps:
-            ms = float(caused.get((rank, step), 0.0))
+            ms = float(caused.get((number, step), 0.0))
             text = f"{ms:,.0f}" if largest >= 20 else f"{ms:,.1f}"
             shown = text if ms >= 0.02 * largest else ""
-            hint = f"rank {rank}, step {step}: the others waited {ms:,.3f} ms for it"
+            whom = "them" if len(line.ranks) > 1 else "it"
+            hint = f"{line.name}, step {step}: the others waited {ms:,.1f} ms for {whom}"
             cells.append(WaitCell(step, (level(ms, largest) or 0) if ms >= largest / LEVELS / 4 else 0, shown, hint))
-        rows.append((rank, rank in culprits, cells))
+        rows.append((line, cells))
     return rows
 
 

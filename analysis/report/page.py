@@ -22,7 +22,7 @@ from ..core.places.files import replace_file
 from ..render.fitting import short_words, shortened
 from ..render.plots.colours import stylesheet
 from .first import FirstView
-from .parts import Section
+from .parts import Section, TableBlock
 from .steps import StepsData
 
 if TYPE_CHECKING:
@@ -90,13 +90,18 @@ def page(
     sections: Sequence[Section],
     first: FirstView | None = None,
     steps: StepsData | None = None,
+    to_try: Sequence[TableBlock] = (),
     *,
     live: bool = False,
 ) -> ReportPage:
     """The report with these sections, without empty ones; of a run with its `first` screen, and its `steps`.
 
+    What is `to_try` stands below the cards of the first screen. Figures that the first screen covers are files only.
+
     A `live` page asks the server that it comes from for steps that it does not hold.
     """
+    covered = first.covers if first is not None else frozenset()
+    shown = [section.without_figures(covered) for section in sections]
     html = (
         _environment()
         .get_template("page.html")
@@ -105,7 +110,8 @@ def page(
             first=first,
             steps=steps,
             version=version(),
-            sections=[section for section in sections if not section.empty],
+            sections=[section for section in shown if not section.empty],
+            to_try=to_try,
             linked=True,
             live=live,
             policy=content_security_policy(_script(), live=live),
@@ -125,6 +131,7 @@ def first_page(first: FirstView) -> ReportPage:
         .get_template("first_page.html")
         .render(
             first=first,
+            to_try=(),
             linked=False,
             policy=content_security_policy(script),
             style=_style(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...common.wording import counted
@@ -16,6 +16,7 @@ from ..render.plots.figure import Figure
 
 MOST_ROWS = 1000
 _LONGEST_CELL = 600
+_SAID_ELSEWHERE = ("run", "verdict", "warning")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Section:
     tables: Sequence[TableBlock] = ()
     hint: str = ""
     """What can be clicked: nothing for paper."""
+    basis: str = ""
+    """What its numbers are of: which steps and ranks, summed or mean."""
     words: Sequence[str] = ()
     """Sentences, each a point of a list."""
     short: str = ""
@@ -67,6 +70,21 @@ class Section:
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (self.figures or self.tables or self.words or self.answer)
+
+    @property
+    def names_figures(self) -> bool:
+        """Whether each of its figures needs its own title: of one alone, or chosen by name, that is said already."""
+        return len(self.figures) > 1 and not self.choose
+
+    @property
+    def wide(self) -> bool:
+        """Whether it needs the whole width: two stand side by side otherwise."""
+        seen = 1 if self.choose and self.figures else len(self.figures)
+        return seen > 1 or any(block.open for block in self.tables)
+
+    def without_figures(self, names: Collection[str]) -> Section:
+        """The section without the figures of these names."""
+        return replace(self, figures=[figure for figure in self.figures if figure.name not in names])
 
 
 def block(name: str, table: Table, *, largest: str | None = None, shown: bool = False) -> TableBlock:
@@ -117,5 +135,6 @@ def _most(table: Any, largest: str | None) -> Table:
 
 
 def facts_block(facts: Any) -> list[tuple[str, str]]:
-    """What was read and how far to trust it, as pairs."""
-    return [(printable(row["item"]), printable(row["value"])) for row in plain(facts).rows]
+    """What was read and how far to trust it, as pairs, without what the page says elsewhere."""
+    rows = [row for row in plain(facts).rows if row["item"] not in _SAID_ELSEWHERE]
+    return [(printable(row["item"]), printable(row["value"])) for row in rows]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ...common.wording import bytes_text
+from ...common.wording import bytes_text, ranges_of
+from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..core.tables.columns import HOW_TO_MARK
@@ -13,6 +16,7 @@ from ..metrics.memory.categories import BLOCK_CATEGORIES
 from ..metrics.pipelines.table import pieces_of_step
 from ..metrics.regions.nesting import NAMES
 from ..metrics.roles.grid import usual_dimensions
+from ..metrics.verdicts.of_idle import IDLE_CAUSES, idle_rows
 from ..render.fitting import shortened_kernel, shortened_path
 from ..render.plots import areas, bars, heat, points, schedule, step
 from ..render.plots.figure import Figure
@@ -23,11 +27,14 @@ from ..show.memory import growth_in_words, growth_of, headline_of_memory, main_r
 from ..tables.memory import memory_rows
 from ..tables.pipeline import pipelines
 from ..tables.regions import excess_of_classes
-from .first import first_view
+from .first import FirstView, first_view
 from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
-from .steps import StepsOfRun, steps_data, steps_to_ask_for
+from .steps import StepsData, StepsOfRun, steps_data, steps_to_ask_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Who makes the others wait comes first. Each with the table that has it.
 _MAPS = (
@@ -54,19 +61,25 @@ _SHOWN_OF_CPUS = (
 
 
 def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
-    """The page on a run; `step_number` is the step to begin with, by default that with most exposed wait.
+    """The page on a run; `step_number` is the step to begin with, by default that which loses most.
 
     Raises NothingMeasured if there is no such step.
     """
     if step_number is not None and step_number not in analysis.run.steps:
         raise NothingMeasured(no_such_step(analysis, step_number))
-    return page(_head(analysis), list(_sections(analysis)), first_view(analysis), steps_data(analysis, step_number))
+    first = first_view(analysis)
+    return _page(analysis, first, steps_data(analysis, step_number, first.ranks))
 
 
 def live_page(analysis: Analysis, steps: StepsOfRun | None) -> ReportPage:
     """The page on a run for a server, which answers when the page asks for one of its `steps`."""
-    asked_for = None if steps is None else steps_to_ask_for(steps)
-    return page(_head(analysis), list(_sections(analysis)), first_view(analysis), asked_for, live=True)
+    first = first_view(analysis)
+    return _page(analysis, first, None if steps is None else steps_to_ask_for(steps, ranks=first.ranks), live=True)
+
+
+def _page(analysis: Analysis, first: FirstView, steps: StepsData | None, *, live: bool = False) -> ReportPage:
+    head = _head(analysis)
+    return page(head, list(_sections(analysis)), first, steps, _blocks(analysis, "remedies"), live=live)
 
 
 def _head(analysis: Analysis) -> Head:
@@ -90,33 +103,37 @@ def no_such_step(analysis: Analysis, number: int) -> str:
 
 def _sections(analysis: Analysis) -> Iterator[Section]:
     unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if len(analysis.breakdown) else 1e6)
-    yield _what_to_try(analysis)
+    if len(analysis.run.ranks) > 1:
+        waits, causes = _waits(analysis), _causes(analysis)
+        if causes.figures:
+            yield from (waits, causes)
+        else:  # a table alone is no section
+            yield replace(waits, tables=[*waits.tables, *causes.tables])
     yield _collectives(analysis)
     yield _bandwidth(analysis)
     yield _ranks(analysis)
-    if len(analysis.run.ranks) > 1:
-        yield _waits(analysis)
-        yield _causes(analysis)
+    yield _time(analysis, unit)
     if analysis.run.details and len(analysis.table("pipeline")):
         yield _pipeline(analysis)
     if analysis.run.has_starts and len(analysis.table("experts")):
         yield _experts(analysis)
     if analysis.run.details and len(analysis.table("memory")):
         yield _memory(analysis)
-    yield _time(analysis, unit)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
         yield _compute(analysis)
+    yield _kernels(analysis)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("region_classes")):
         yield _model(analysis, unit)
-    yield _path(analysis)
-    yield _kernels(analysis)
+    yield _path(analysis, unit)
     yield _traffic(analysis)
-    if len(analysis.run.ranks) > 1:
-        yield _clocks(analysis)
+    clocks = _clocks(analysis) if len(analysis.run.ranks) > 1 else None
+    if clocks is not None and clocks.figures:
+        yield clocks
     yield Section(
         "limits",
         "What could not be measured",
         "",
+        tables=[] if clocks is None or clocks.figures else clocks.tables,
         words=[*analysis.warnings, *_unread(analysis)] or ["Nothing that is known of."],
         short="Not known",
     )
@@ -131,14 +148,11 @@ def _unread(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _what_to_try(analysis: Analysis) -> Section:
-    return Section(
-        "try",
-        "What to try",
-        f"All changes, with what a step would gain{f' ({played})' if (played := analysis.part_note) else ''} and how "
-        "much of it each is about. They overlap: never add them.",
-        tables=_blocks(analysis, "remedies"),
-    )
+def _over(analysis: Analysis, name: str, how: str = "") -> str:
+    """What the numbers of a table are of, as `steps 11-13, all ranks together`."""
+    steps = analysis.counted_steps if CATALOG[name].in_steps else analysis.run.steps
+    which = f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}" if steps else "the whole window"
+    return f"{which}, {how}" if how and len(analysis.run.ranks) > 1 else which
 
 
 def _collectives(analysis: Analysis) -> Section:
@@ -148,12 +162,19 @@ def _collectives(analysis: Analysis) -> Section:
         first = rows[0]
         waiting = f", {first['exposed_wait_frac']:.0%} of it waiting" if first["exposed_wait_frac"] is not None else ""
         what = f"{first['collective'] or 'unknown calls'} of {bytes_text(first['size_bytes'])}"
-        exposed = f"{first['exposed_ns'] / 1e6:,.1f} ms{waiting}"
-        says = f"Most exposed, on all ranks and in all steps together: {what}, {exposed}."
+        says = f"Most exposed: {what}, {first['exposed_ns'] / 1e6:,.1f} ms{waiting}."
     of_sizes = analysis.table("verdicts").iloc[1:]  # the first is about the run: it is the headline
     tables = _blocks(analysis, "hangs", shown=True)
-    tables += [block("verdicts", of_sizes, shown=True)] if len(of_sizes) else []
-    return Section("collectives", "Which collectives", says, tables=tables, short="Collectives")
+    tables += [block("verdicts", of_sizes)] if len(of_sizes) else []
+    return Section(
+        "collectives",
+        "Which collectives are exposed",
+        says,
+        [bars.exposed_collectives(of_sizes)] if len(rows) > 1 else [],
+        tables,
+        short="Collectives",
+        basis=_over(analysis, "verdicts", _ALL_RANKS),
+    )
 
 
 def _ranks(analysis: Analysis) -> Section:
@@ -177,6 +198,7 @@ def _ranks(analysis: Analysis) -> Section:
         _blocks(analysis, "rank_steps", largest="caused_wait_ns"),
         hint="Click a cell for that step on all ranks." if figures else "",
         choose=True,
+        basis="each step by itself",
     )
 
 
@@ -193,14 +215,27 @@ def _places(analysis: Analysis) -> Iterator[Figure]:
 def _time(analysis: Analysis, unit: TimeUnit) -> Section:
     table = analysis.table("breakdown")
     figures = [bars.time_per_rank(table)] if len(table) else []
-    says = ""
+    says, names = "", ["breakdown"]
     if len(table) > 1:
         idle = table.loc[table["idle_ns"].idxmax()]
-        says = f"Rank {idle['rank']} is idle longest, {unit.text(float(idle['idle_ns']))} of the whole window."
-    names = ("breakdown", "idle") if analysis.run.details and analysis.run.has_starts else ("breakdown",)
+        share = float(idle["idle_ns"]) / (float(idle["window_ns"]) or 1.0)
+        says = f"Rank {idle['rank']} is idle longest: {unit.text(float(idle['idle_ns']))}, {share:.0%} of its time."
+    if analysis.run.details and analysis.run.has_starts:
+        names.append("idle")
+        causes = analysis.table("idle")
+        if (causes["idle_ns"] > 0).any() and causes["starved_ns"].notna().any():
+            figures.append(bars.idle_per_rank(causes, list(_while_idle(analysis, causes)), unit))
     tables = [block for name in names for block in _blocks(analysis, name)]
     tables += _blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")
-    return Section("time", "Where the time went", says, figures, tables, short="Time")
+    title = "Idle time" if len(names) > 1 else "Where the time went"
+    return Section("time", title, says, figures, tables, basis=_over(analysis, "breakdown", "every rank by itself"))
+
+
+def _while_idle(analysis: Analysis, idle: pd.DataFrame) -> Iterator[str]:
+    """Yield what the CPU of each row did during most of the time, as `CPU in operators 20.1 ms`."""
+    for row in records(idle):
+        causes = {cause: float(row[cause] or 0) for cause in IDLE_CAUSES}
+        yield next((name for name, _ in idle_rows(causes, runs_python=analysis.run.runs_python)), "")
 
 
 def _compute(analysis: Analysis) -> Section:
@@ -208,9 +243,17 @@ def _compute(analysis: Analysis) -> Section:
     first = sums.iloc[0]
     speed = f" at {first['tflop_per_s']:,.0f} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
     says = f"{first['share_frac']:.0%} of the time of kernels is {first['category']}{speed}."
-    tables = [*_blocks(analysis, "categories", shown=True), *_blocks(analysis, "mfu")]
+    tables = [*_blocks(analysis, "categories"), *_blocks(analysis, "mfu")]
     tables += _blocks(analysis, "shapes", largest="total_ns")
-    return Section("compute", "How well devices computed", says, tables=tables, short="Compute")
+    return Section(
+        "compute",
+        "How well devices compute",
+        says,
+        [bars.kernel_categories(sums, _NEARLY_ALL)] if len(sums) > 1 else [],
+        tables,
+        short="Compute",
+        basis=_over(analysis, "categories", _ALL_RANKS),
+    )
 
 
 def _model(analysis: Analysis, unit: TimeUnit) -> Section:
@@ -238,7 +281,11 @@ def _model(analysis: Analysis, unit: TimeUnit) -> Section:
             longer = f"{unit.text(float(row['slowest_over_ns']))} longer than {others}"
             where = _place(row["region"], row["phase"])
             says += f" Rank {row['slowest_rank']} takes {longer} in {where}, not counting waits."
-    return Section("model", title, says, figures, _blocks(analysis, "region_classes"), short="Model")
+    tables, basis = (
+        _blocks(analysis, "region_classes"),
+        f"mean of {'steps and devices' if analysis.run.steps else 'devices'}",
+    )
+    return Section("model", title, says, figures, tables, short="Model", basis=basis)
 
 
 def _place(region: str, phase: str | None) -> str:
@@ -247,18 +294,23 @@ def _place(region: str, phase: str | None) -> str:
     return f"{path}{f' ({phase})' if phase else ''}"
 
 
-def _path(analysis: Analysis) -> Section:
+def _path(analysis: Analysis, unit: TimeUnit) -> Section:
     about = (
-        "The chain of work that sets the length of the run, without any waiting. Other work made nothing longer. "
-        'Where it is long is not what a step would gain: see "What to try".'
+        "The chain of work that sets the length of a step, without any waiting: work beside it makes no step "
+        "longer. Its parts are no gains, since another chain may be nearly as long."
     )
     try:
         table = analysis.table("critical_path")
     except (NothingMeasured, NotPredictable):
         return Section("path", "Critical path", "")
-    figures = [bars.path_by_rank(table)] if len(table) else []
+    figures, whole = [], float(table["dur_ns"].sum())
+    if table["rank"].nunique() > 1:
+        figures = [bars.path_by_rank(table)]
+    elif whole:
+        rank, parts = table["rank"].iloc[0], bars.path_in_words(table)
+        about = f"{unit.text(whole)}, all of them on rank {rank}: {parts}. {about}"
     tables = [block for name in ("critical_path", "critical_path_pieces") for block in _blocks(analysis, name)]
-    return Section("path", "Critical path", about, figures, tables)
+    return Section("path", "Critical path", about, figures, tables, basis="of a step" if analysis.run.steps else "")
 
 
 def _bandwidth(analysis: Analysis) -> Section:
@@ -282,7 +334,16 @@ def _bandwidth(analysis: Analysis) -> Section:
         ]
     names = ("bandwidth", "fits") if ceiling is None else ("bandwidth_ceiling", "bandwidth", "fits")
     tables = [block for name in names for block in _blocks(analysis, name)]
-    return Section("bandwidth", "How fast the links run", says, figures, tables, short="Bandwidth", choose=True)
+    return Section(
+        "bandwidth",
+        "How fast the links run",
+        says,
+        figures,
+        tables,
+        short="Bandwidth",
+        choose=True,
+        basis="median call of each size",
+    )
 
 
 def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
@@ -313,7 +374,8 @@ def _waits(analysis: Analysis) -> Section:
         by_rank = table.groupby("blamed_rank", dropna=True)["wait_frac"].sum()
         if len(by_rank) and by_rank.max() >= _WORTH_SAYING:
             says = f"{by_rank.max():.0%} of all waiting, hidden waiting included, is for rank {by_rank.idxmax()}."
-    return Section("waits", "Who waits for whom", says, figures, tables, short="Waits")
+    basis = _over(analysis, "waits", "every rank by itself")
+    return Section("waits", "Who waits for whom", says, figures, tables, short="Waits", basis=basis)
 
 
 def _pipeline(analysis: Analysis) -> Section:
@@ -326,7 +388,9 @@ def _pipeline(analysis: Analysis) -> Section:
         if heaviest["gain_ns"] < _ALIKE * analysis.typical_step.parts["window_ns"]:
             says = "No stage is much heavier than the others."
     tables = [*_blocks(analysis, "pipeline_stages", largest="gain_ns"), *_blocks(analysis, "pipeline")]
-    return Section("pipeline", "Stages of the pipeline", says, _one_schedule(analysis), tables, short="Pipeline")
+    return Section(
+        "pipeline", "Stages of the pipeline", says, _one_schedule(analysis), tables, short="Pipeline", basis="one step"
+    )
 
 
 def _one_schedule(analysis: Analysis) -> list[Figure]:
@@ -375,13 +439,14 @@ def _memory(analysis: Analysis) -> Section:
         figures = [areas.memory_over_a_step(curve["points"], BLOCK_CATEGORIES, title, analysis.table("memory_steps"))]
     names = ("memory", "allocations", "memory_steps")
     tables = [block for name in names for block in _blocks(analysis, name)]
-    return Section("memory", "Memory", says, figures, tables)
+    return Section("memory", "Memory", says, figures, tables, basis="the device with the highest peak")
 
 
 def _traffic(analysis: Analysis) -> Section:
     table = analysis.table("traffic")
     figures = [heat.traffic_matrix(table)] if len(table) > 1 else []
-    return Section("traffic", "Traffic", "", figures, _blocks(analysis, "traffic", largest="size_bytes"))
+    basis = _over(analysis, "traffic", "every pair of ranks by itself")
+    return Section("traffic", "Traffic", "", figures, _blocks(analysis, "traffic", largest="size_bytes"), basis=basis)
 
 
 def _clocks(analysis: Analysis) -> Section:
@@ -390,7 +455,7 @@ def _clocks(analysis: Analysis) -> Section:
     if len(table) > 1:
         says = f"Times of two ranks can be compared to within {clock_text(table['bent_uncertainty_ns'].max())}."
     figures = [points.clock_offsets(table)] if len(table) > 1 and (table["offset_ns"] != 0).any() else []
-    return Section("clocks", "Clocks", says, figures, _blocks(analysis, "clocks"))
+    return Section("clocks", "Clocks", says, figures, _blocks(analysis, "clocks"), basis="each against the first")
 
 
 def _causes(analysis: Analysis) -> Section:
@@ -398,7 +463,8 @@ def _causes(analysis: Analysis) -> Section:
     late = plain(table).columns["caused_wait_ns"] if len(table) else []
     figures = [bars.causes(table)] if sum(bool(ns) for ns in late) > 1 else []
     tables = _blocks(analysis, "lateness", largest="caused_wait_ns")
-    return Section("causes", "Why ranks are late", "", figures, tables, short="Causes")
+    basis = _over(analysis, "ranks", "all that waited together")
+    return Section("causes", "Why ranks are late", "", figures, tables, short="Causes", basis=basis)
 
 
 def _kernels(analysis: Analysis) -> Section:
@@ -409,9 +475,11 @@ def _kernels(analysis: Analysis) -> Section:
     if has_shares:
         first = table.iloc[0]
         says = f"{first['share_frac']:.0%} of device time is in {shortened_kernel(printable(first['name']), 60)}."
-    return Section("kernels", "Kernels", says, figures, _blocks(analysis, "kernels"))
+    basis = _over(analysis, "kernels", _ALL_RANKS)
+    return Section("kernels", "Kernels", says, figures, _blocks(analysis, "kernels"), basis=basis)
 
 
+_ALL_RANKS = "all ranks together"
 _ALIKE = 0.02
 """Of the longest: steps that differ by less are called equally long."""
 _WORTH_SAYING, _NEARLY_ALL = 0.1, 0.9

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...common.wording import ranges_of
 from ..core.escaping import printable
 from ..core.intervals import Spans
 from ..core.kinds import COMM, COMPUTE, MEMORY
@@ -37,6 +38,11 @@ _MOST_LATE = 40
 """Collectives of which the page holds what CPUs did before."""
 _MOST_EVENTS, _MOST_DEPTH = 160, 7
 _LONGEST_NAME = 60
+_MOST_ROWS = 64
+"""Ranks of which all are drawn at first."""
+_EVENT_COSTS, _EVENT_TAKES = 0.05, 0.005
+"""Of a step: what calls of a CPU cost together, and one takes, to be drawn."""
+_MOST_RANKS_WITH_EVENTS, _MOST_DRAWN = 16, 48
 _Times = NDArray[np.int64]
 
 
@@ -49,6 +55,8 @@ class StepsData:
     note: str
     calls: bool
     """Whether there are any calls in them."""
+    ranks: str = ""
+    """Which ranks are drawn at first, as `0-7,12`; empty for all."""
 
 
 class StepsOfRun:
@@ -70,11 +78,48 @@ class StepsOfRun:
         by_waiting = waited.reindex(list(self._devices), fill_value=0).sort_values(ascending=False, kind="stable")
         self.order = [int(step) for step in by_waiting.index]
         """Numbers of the steps, that with most exposed waiting first."""
+        self.first = self._worst_step()
+        """The step that loses most of those that count, by waiting and idle time of all devices: to begin with."""
         self._of_rank: dict[int, _Did] = {}
         self._clocks = {row["rank"]: row for row in records(analysis.clocks)}
         step_of = calls.drop_duplicates("collective_id").set_index("collective_id")["step"]
         self._collectives = analysis.collectives[analysis.collectives["collective_id"].isin(step_of.index)]
         self._collectives = self._collectives.assign(step=self._collectives["collective_id"].map(step_of))
+
+    def _worst_step(self) -> int:
+        table = self._analysis.table("breakdown_steps")
+        counted = table[table["step"].isin(self._analysis.counted_steps or self.order)]
+        lost = (counted["idle_ns"] + counted["exposed_wait_ns"].fillna(0)).groupby(counted["step"]).sum()
+        lost = lost[lost.index.isin(self.order)]
+        return int(lost.idxmax()) if len(lost) else self.order[0]
+
+    def events(self, step: int, names: NameNumbers) -> list[list[Any]]:
+        """Calls of CPUs that cost devices much of a step: rank, start, end, name, how many in a row, and their time.
+
+        Times are on the common clock, in ns since the step began.
+        """
+        if not (self._analysis.run.details and self._analysis.run.has_starts):
+            return []
+        devices = self._devices[step]
+        begin, end = min(device.begin for device in devices), max(device.end for device in devices)
+        table = self._analysis.table("syncs_steps")
+        of_step = table[table["step"].isna() if step == WHOLE else table["step"] == step]
+        costly = of_step[of_step["lost_ns"] >= _EVENT_COSTS * (end - begin)]
+        found = list[list[Any]]()
+        of_ranks = costly.groupby("rank")["lost_ns"].sum().nlargest(_MOST_RANKS_WITH_EVENTS).index
+        for rank in sorted(map(int, of_ranks)):
+            called = set(costly["name"][costly["rank"] == rank])
+            own = self._did(rank).long_calls
+            own = own[own["name"].isin(called) & (own["dur_ns"] >= _EVENT_TAKES * (end - begin))]
+            starts = own["start_ns"].to_numpy()
+            starts = starts - ahead_ns(self._clocks.get(rank), starts) - begin
+            rows = sorted(zip(starts.tolist(), own["dur_ns"].tolist(), own["name"].tolist(), strict=True))
+            drawn = _in_a_row([(at, at + dur, name) for at, dur, name in rows], int(_EVENT_COSTS * (end - begin)))
+            inside = [
+                (max(at, 0), min(to, end - begin), *rest) for at, to, *rest in drawn if to > 0 and at < end - begin
+            ]
+            found += [[rank, at, to, names(name), *rest] for at, to, name, *rest in inside[:_MOST_DRAWN]]
+        return found
 
     def count_calls(self, step: int) -> int:
         """Number of calls in a step."""
@@ -96,6 +141,7 @@ class StepsOfRun:
         content = _step(step, self._devices[step], self._calls, most_spans)
         content["collectives"] = {str(row["collective_id"]): _collective(row, names) for row in records(shown)}
         of_step = records(late[late["collective_id"].isin(shown["collective_id"])])
+        content["events"] = self.events(step, names)
         content["late"] = {str(row["collective_id"]): _late(row, names) for row in of_step}
         return content
 
@@ -146,6 +192,10 @@ class StepsOfRun:
                 tables.launches[["thread", "start_ns"]].assign(dur_ns=0),
                 on_cpu[["thread", "name", "start_ns", "dur_ns"]],
                 tables.activities[["kind", "name", "start_ns", "dur_ns"]],
+                pd.concat(
+                    [tables.runtime_calls[_SPAN], tables.cpu_operators[_SPAN], tables.annotations[_SPAN]],
+                    ignore_index=True,
+                ),
             )
         return self._of_rank[rank]
 
@@ -157,13 +207,20 @@ class StepsOfRun:
         return {rank: np.sort(own["end_ns"].to_numpy()) for (rank,), own in ends}
 
 
-def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_CHARACTERS) -> StepsData | None:
-    """As many steps as a page can hold, `first` and those with most waiting; None if there is nothing to show."""
+def steps_data(
+    analysis: Analysis, first: int | None = None, ranks: Sequence[int] = (), most: int = _MOST_CHARACTERS
+) -> StepsData | None:
+    """As many steps as a page can hold, `first` and those with most waiting; None if there is nothing to show.
+
+    Of more ranks than can be told apart these `ranks` are drawn at first. `first` is by default the step that loses
+    most.
+    """
     try:
         run = StepsOfRun(analysis)
     except NothingMeasured:
         return None
-    order = run.order if first is None else [first, *(step for step in run.order if step != first)]
+    first = run.first if first is None else first
+    order = [first, *(step for step in run.order if step != first)]
     order = [step for step in order if step in run.order]
     kept = sorted(_kept(order, run, most))
     names = NameNumbers()
@@ -182,14 +239,20 @@ def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_C
     left_out = len(order) - len(kept)
     how = "`commtrace serve` shows all"
     note = f"{left_out:,} steps with less waiting are not in this page; {how}." if left_out else ""
-    return StepsData(compact_json(content), order[0], note, calls=any(map(run.count_calls, kept)))
+    calls, drawn = any(map(run.count_calls, kept)), _drawn_at_first(run, order[0], ranks)
+    return StepsData(compact_json(content), order[0], note, calls=calls, ranks=drawn)
 
 
-def steps_to_ask_for(run: StepsOfRun, first: int | None = None) -> StepsData:
+def _drawn_at_first(run: StepsOfRun, step: int, ranks: Sequence[int]) -> str:
+    return ranges_of(ranks, None).replace(", ", ",") if run.count_devices(step) > _MOST_ROWS and ranks else ""
+
+
+def steps_to_ask_for(run: StepsOfRun, first: int | None = None, ranks: Sequence[int] = ()) -> StepsData:
     """The same for a page that asks for each step when it is looked at."""
-    begin = first if first in run.order else run.order[0]
+    begin = first if first in run.order else run.first
     content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": WHOLE, "names": []}
-    return StepsData(compact_json(content), begin, "", calls=any(map(run.count_calls, run.order)))
+    calls, drawn = any(map(run.count_calls, run.order)), _drawn_at_first(run, begin, ranks)
+    return StepsData(compact_json(content), begin, "", calls=calls, ranks=drawn)
 
 
 def compact_json(content: Any) -> str:
@@ -327,6 +390,23 @@ class _Did(NamedTuple):
     launches: pd.DataFrame
     on_cpu: pd.DataFrame
     activities: pd.DataFrame
+    long_calls: pd.DataFrame
+
+
+_SPAN = ["name", "start_ns", "dur_ns"]
+
+
+def _in_a_row(calls: Sequence[tuple[int, int, str]], short: int) -> list[tuple[int, int, str, int, int]]:
+    """Begin, end, name, number and time of calls, in order: `short` ones of a name that follow each other are one."""
+    merged = list[tuple[int, int, str, int, int]]()
+    for begin, end, name in calls:
+        last = merged[-1] if merged else None
+        is_next = last is not None and last[2] == name and begin - last[1] <= short
+        if last is not None and is_next and max(end - begin, last[4] / last[3]) <= short:
+            merged[-1] = (last[0], max(last[1], end), name, last[3] + 1, last[4] + end - begin)
+        else:
+            merged.append((begin, end, name, 1, end - begin))
+    return merged
 
 
 def _lanes(did: _Did, window: tuple[int, int], clock: Row | None, names: NameNumbers) -> dict[str, Any]:
@@ -334,7 +414,7 @@ def _lanes(did: _Did, window: tuple[int, int], clock: Row | None, names: NameNum
     kind] of its device, in ns since the window began."""
     ahead = int(ahead_ns(clock, np.array([window[0]]))[0])
     begin, end = window[0] + ahead, window[1] + ahead
-    launches, on_cpu, device = (_within(table, begin, end) for table in did)
+    launches, on_cpu, device = (_within(table, begin, end) for table in (did.launches, did.on_cpu, did.activities))
     busy = launches["thread"].value_counts() if len(launches) else on_cpu.groupby("thread")["dur_ns"].sum()
     thread = busy.idxmax() if len(busy) else None
     kinds = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}

@@ -287,7 +287,7 @@ def _tiles(
     if first is not None and first.gain_ns is not None and first.gain_frac is not None:
         low, high = unit.number(first.low_ns or 0), unit.number(first.high_ns or 0)
         bound = "at most; " if first.is_bound else ""
-        detail = f"{bound}{low} to {high}, {first.gain_frac:.0%} of a step"
+        detail = f"{bound}{low} to {high}, {first.gain_frac:.0%} {of_what}"
         yield Tile(
             f"{first.what[:1].upper()}{first.what[1:]}", f"\u2212{unit.number(first.gain_ns)}", unit.name, detail
         )

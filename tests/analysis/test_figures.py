@@ -154,7 +154,7 @@ def test_png_is_drawn_with_its_colours(capsys, measured, tmp_path):
     content = (tmp_path / "capacity.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     width, height = int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
-    assert (width, height) == (2 * 688, 2 * (_height(measured, tmp_path, capsys)))
+    assert (width, height) == (2 * 588, 2 * (_height(measured, tmp_path, capsys)))
 
 
 def _height(measured, tmp_path, capsys):

@@ -18,7 +18,7 @@ from commtrace.analysis.core.declaring import TableEntry, Worst
 from commtrace.analysis.core.escaping import printable
 from commtrace.analysis.core.schema import PlainTable
 from commtrace.analysis.render import as_text
-from commtrace.analysis.render.fitting import around, shortened_kernel, shortened_paths
+from commtrace.analysis.render.fitting import around, kernel_label, shortened_kernel, shortened_paths
 from commtrace.analysis.render.people import fact_lines
 from commtrace.analysis.render.screen import Screen
 from commtrace.command_line import parser_for
@@ -248,5 +248,19 @@ def test_a_name_is_shortened_and_not_the_number_beside_it() -> None:
 def test_paths_that_end_alike_are_told_apart() -> None:
     paths = [f"Model > {place} > Compiled Region: {place}/0 > CompiledGraph" for place in range(3)]
     short = shortened_paths([*paths, "Model > Loss"], [40] * 4)
-    assert short == [f"... > Compiled...on: {place}/0 > CompiledGraph" for place in range(3)] + ["Model > Loss"]
+    assert short == [f"... > ...led Region: {place}/0 > CompiledGraph" for place in range(3)] + ["Model > Loss"]
     assert shortened_paths(paths[:1], [40]) == ["... > CompiledGraph"]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(Args<4096ul>)", "...el_ReduceScatter_Sum_bf16_RING_LL"),
+        ("void at::vectorized_kernel<4, at::FillFunctor<int>, a>(int, int)", "vectorized_kernel<...unctor<int>, a>"),
+        ("void at::a_kernel_with_quite_a_long_name_indeed<float, 1, 128>(int)", "...ith_quite_a_long_name_indeed<...>"),
+        ("short_kernel(int)", "short_kernel(int)"),
+    ],
+)
+def test_kernels_in_pictures_lose_arguments_and_then_their_beginning(name: str, short: str) -> None:
+    assert kernel_label(name, 36) == short
+    assert cell_len(short) <= 36

@@ -373,8 +373,8 @@ def test_labels_of_regions_lose_outer_names_but_stay_apart() -> None:
     graph = "Optimizer.step#A > Torch-Compiled Region: {} > CompiledFxGraph"
     assert region_labels([(graph.format("4/0"), None)]) == ["... > CompiledFxGraph"]
     assert region_labels([(graph.format("4/0"), None), (graph.format("4/1"), None)]) == [
-        "... > Torch-Com...ion: 4/0 > CompiledFxGraph",
-        "... > Torch-Com...ion: 4/1 > CompiledFxGraph",
+        "... > ...piled Region: 4/0 > CompiledFxGraph",
+        "... > ...piled Region: 4/1 > CompiledFxGraph",
     ]
 
 

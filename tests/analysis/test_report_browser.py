@@ -276,7 +276,9 @@ def test_a_notebook_shows_the_first_screen_as_high_as_it_is(tmp_path) -> None:
 @pytest.mark.slow
 def test_a_group_leads_to_all_rows_that_have_it(tmp_path, html) -> None:
     code = """
-      const cell = document.querySelector("[data-table=verdicts] tbody a[href^='#find=']");
+      const table = document.querySelector("[data-table=verdicts]");
+      table.open = true; table.dispatchEvent(new Event("toggle")); table.open = false;
+      const cell = table.querySelector("tbody a[href^='#find=']");
       location.hash = cell.getAttribute("href"); window.dispatchEvent(new HashChangeEvent("hashchange"));
       const shown = [...document.querySelectorAll("details.table[open] tbody tr")].filter((row) => !row.hidden);
       const has = shown.every((row) => {

@@ -1,7 +1,10 @@
 """How reports look: nothing is cut without a sign, names of any length fit, and a colour has one meaning."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from browsing import found_by, looked_at, needs_browser, with_script
@@ -14,10 +17,12 @@ from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.fitting import short_words
 from commtrace.analysis.render.people import shown_columns
 from commtrace.analysis.render.plots import bars
+from commtrace.analysis.render.plots.colours import stylesheet
 from commtrace.analysis.render.plots.drawing import legend_places, text_width
 from commtrace.analysis.render.plots.scales import covering
 from commtrace.analysis.render.units import clock_text
 from commtrace.analysis.report.across import comparison_page
+from commtrace.analysis.report.first import first_view
 from commtrace.analysis.report.page import Head, page
 from commtrace.analysis.report.parts import Section, block
 from commtrace.analysis.report.run_report import run_figures, step_figure
@@ -67,6 +72,126 @@ def test_a_legend_that_is_too_wide_has_lines() -> None:
     places = legend_places(entries, 40, 660)
     assert {line for line, _ in places} == {0, 1}
     assert all(x >= 40 and x + 15 + text_width("compute alone") <= 660 for _, x in places)
+
+
+def contrast(one: str, other: str) -> float:
+    """Source: WCAG 2.2, contrast ratio."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["light", "dark"])
+def test_words_stand_out_from_their_ground(side) -> None:
+    rule = re.findall(r"\.ct\{(--[^}]*)\}", stylesheet())[side]
+    colours = dict(pair.removeprefix("--").split(":") for pair in rule.split(";"))
+    for words in ("ink", "faint", "link", "wait", "good"):
+        assert min(contrast(colours[words], colours[ground]) for ground in ("page", "card")) >= 4.5, words
+    pressed = re.search(r"button\[aria-pressed=true\]\{background:var\(--(\w+)\);color:var\(--(\w+)\)", page_style())
+    assert pressed
+    assert contrast(colours[pressed[1]], colours[pressed[2]]) >= 4.5
+
+
+def page_style() -> str:
+    [style] = ReadPage(page(Head("run", "report", "", []), []).html).styles
+    return style
+
+
+def test_a_legend_names_only_colours_that_occur(run) -> None:
+    checked = 0
+    for figure in run_figures(run).values():
+        shapes = ElementTree.fromstring(figure.svg)
+        classes = [each.get("class", "") for each in shapes.iter() if each.tag != "text"]
+        squares = [each.get("class") for each in shapes.iter("rect") if each.get("width") == each.get("height") == "11"]
+        for square in squares:
+            assert classes.count(square) > 1, (figure.name, square)
+            checked += 1
+    assert checked > 3
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_legend_of_a_step_names_only_colours_that_occur(tmp_path, run) -> None:
+    code = """
+      const named = [...document.querySelectorAll("#stage .legend i")].map((one) => one.className.slice(2)).sort();
+      const drawn = new Set([...document.querySelectorAll("#stage svg [class^=f-]")].map((one) => one.classList[0].slice(2)));
+      return [named, [...drawn].sort()];
+    """  # noqa: E501
+    named, drawn = measured(tmp_path, run.report().html, code)
+    assert named == drawn
+    assert named
+
+
+# What is said once
+
+
+def test_no_picture_stands_twice_and_each_section_says_of_what_its_numbers_are(run) -> None:
+    html = run.report().html
+    pictures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    drawn = [re.sub(r"<title>.*?</title>|aria-label=\"[^\"]*\"", "", each) for each in pictures if "<g" in each]
+    assert len(drawn) == len(set(drawn))
+    # The first screen has the bars of all ranks, and the map of all ranks and steps.
+    assert "figure-time" not in html
+    assert "figure-heat-caused-wait" not in html
+    titles = re.findall(r"<h2>([^<]*)", html)
+    assert len(titles) == len(set(titles))
+    for section in re.findall(r'<section id="\w+" class="card.*?</section>', html, re.DOTALL):
+        if "<figure" in section:
+            assert re.search(r"<h2>[^<]+<small>[^<]+</small></h2>", section), section[:80]
+
+
+@pytest.mark.slow
+def test_many_ranks_are_folded_by_host_and_have_their_map(tmp_path) -> None:
+    late = {rank: 20 * MS if rank == 37 else 0 for rank in range(40)}
+    traces = traces_of(40, [Collective(late, 30 * MS, elems=10**6)])
+    for trace in traces:
+        trace.host = f"node{trace.rank // 8}"
+        trace.step(0, 0, 90 * MS)
+    html = analysed(tmp_path, *traces).report().html
+    first = html[: html.index('id="steps"')]
+    names = re.findall(r'class="name[^"]*" href="#rank=(\d+)">([^<]*)<', first)
+    assert names[:5] == names[5:]
+    assert [name for _, name in names[:5]] == [f"node{n}, 8 ranks" for n in range(5)]
+    assert names[4][0] == "37"
+    assert first.count('class="name late"') == 2
+    assert "figure-heat-caused-wait" in html
+    assert "figure-time" in html
+
+
+@pytest.mark.slow
+@needs_browser
+def test_calls_that_hold_up_a_device_are_drawn_where_it_is_idle(tmp_path) -> None:
+    """One call of 40 ms on rank 1 stands alone; the ten short ones of rank 0 are drawn as one."""
+    traces = traces_of(2, [Collective((70 * MS, 70 * MS), 5 * MS, elems=10**6)])
+    for trace in traces:
+        trace.step(0, 0, 90 * MS).kernel("gemm", 2 * MS, 3 * MS)
+    for number in range(10):
+        traces[0].event("cuda_runtime", "cudaFree", (10 + 4 * number) * MS, 3 * MS)
+    traces[1].event("cuda_runtime", "cudaFree", 10 * MS, 40 * MS)
+    analysed(tmp_path / "run", *traces)
+    html = analyse(tmp_path / "run", details=True).report().html
+    data = json.loads(re.findall(r'id="steps-data"[^>]*>(.*?)</script>', html)[0])
+    drawn = [(rank, data["names"][name], count, ns) for rank, _, _, name, count, ns in data["steps"][0]["events"]]
+    assert drawn == [(0, "cudaFree", 10, 30 * MS), (1, "cudaFree", 1, 40 * MS)]
+    code = 'return [...document.querySelectorAll("#stage .lane")].map((one) => one.textContent)'
+    assert measured(tmp_path, html, code) == ["10 cudaFree, 30 ms", "cudaFree, 40 ms"]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_is_a_few_screens_long_and_no_wider_than_any(tmp_path, run) -> None:
+    code = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, e.scrollHeight]"
+    target = tmp_path / "page.html"
+    for width, most in ((1280, 5500), (800, 9000), (500, 9000)):
+        target.write_text(with_script(run.report().html, code), encoding="utf-8")
+        beyond, high = found_by(looked_at(target, tmp_path, width))
+        assert beyond == 0
+        assert high < most, width
 
 
 # Long names
@@ -175,6 +300,14 @@ def test_names_in_backticks_are_code_and_stay_text() -> None:
     html = page(Head("run", "report", hostile, [("note", hostile)]), [section]).html
     assert html.count("<code>ranks</code> and <code>&lt;img src=x onerror=alert(1)&gt;</code>") == 4
     assert not any(tag == "img" for tag, _ in assert_self_contained(html).elements)
+
+
+@pytest.mark.slow
+def test_a_name_in_a_headline_is_code() -> None:
+    screen = first_view(analyse(DATA / "nccl-two-hosts"))
+    named = replace(screen, before_culprit="", culprit="", rest_of_headline="the CPU is in `aten::<cat>`")
+    html = page(Head("run", "report", "", []), [], named).html
+    assert "<h1>the CPU is in <code>aten::&lt;cat&gt;</code></h1>" in html
 
 
 @pytest.mark.slow

@@ -35,15 +35,20 @@ class Seen:
     addresses: list[str]
 
 
-def looked_at(page: Path, folder: Path) -> Seen:
-    """The page opened from its file."""
-    return looked_at_address(page.as_uri(), folder)
+def looked_at(page: Path, folder: Path, width: int = 800) -> Seen:
+    """The page opened from its file, in a window of this width."""
+    return looked_at_address(page.as_uri(), folder, width)
 
 
-def looked_at_address(address: str, folder: Path) -> Seen:
+def looked_at_address(address: str, folder: Path, width: int = 800) -> Seen:
     """The page at an address; `folder` takes what the browser writes."""
     log = folder / "net.json"
-    own = (f"--user-data-dir={folder / 'browser'}", f"--log-net-log={log}", f"--host-resolver-rules={_NO_NAMES}")
+    own = (
+        f"--user-data-dir={folder / 'browser'}",
+        f"--window-size={width},600",
+        f"--log-net-log={log}",
+        f"--host-resolver-rules={_NO_NAMES}",
+    )
     command = [str(BROWSER), *_QUIET, *own, "--virtual-time-budget=3000", "--dump-dom", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     console = re.findall(r'CONSOLE.*?\] "(.*)", source', done.stderr)

@@ -45,7 +45,7 @@ ReportFile = Annotated[
 ]
 DrawnStep = Annotated[
     int | None,
-    typer.Option("--step", metavar="N", help="Draw this step on every rank.", show_default="the one with most waiting"),
+    typer.Option("--step", metavar="N", help="Draw this step on every rank.", show_default="the one that loses most"),
 ]
 ScalarsBeside = Annotated[
     Path | None,

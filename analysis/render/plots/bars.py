@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ....common.wording import bytes_text
 from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
 from ..units import TimeUnit
 from .colours import PART_KINDS
-from .drawing import LEGEND_LINE, Drawing, legend_places, pixels, region_labels, text_width
+from .drawing import LEGEND_LINE, WIDTH, Drawing, legend_places, pixels, region_labels, text_width
 from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
-_WIDTH, _TALLEST = 660, 900
+_TALLEST = 900
 _MOST_LABELS = 64
 _PARTS = (
     ("compute", "compute alone"),
@@ -33,6 +34,7 @@ _ON_PATH = {
     "launch": ("idle", "launches"),
 }
 """Kinds of links -> fill and name."""
+_OF_COLLECTIVES = (("transfer", "transfer"), ("wait", "waiting for others"), ("unsplit", "not split"))
 _IN_REGION = {
     "compute_ns": ("compute", "compute"),
     "exposed_transfer_ns": ("transfer", "exposed transfer"),
@@ -42,7 +44,9 @@ _IN_REGION = {
     "idle_ns": ("idle", "idle"),
 }
 """Parts of a region, which add up to `self_ns` -> fill and name."""
-_MOST_KERNELS = 20
+_MOST_BARS, _MOST_RANKS = 12, 20
+_LEAST_BAR = 120
+"""Pixels for the longest bar, however long names are."""
 _LEAST_SHARE = 0.005
 """Of a step: what takes less would be 0%."""
 
@@ -118,13 +122,92 @@ def _step_and_change(row: Row, unit: TimeUnit) -> str:
     return f"{unit.text(row['step_ns'])}, {sign}{unit.number(abs(change))}{_STARS.get(row['beyond'] or '', '')}"
 
 
+def idle_per_rank(idle: Any, doing: Sequence[str], unit: TimeUnit) -> Figure:
+    """Idle time of the devices that are idle longest; `doing` is what the CPU of each row did during most of it."""
+    known = list(zip(plain(idle).rows, doing, strict=True))
+    several = len({row["rank"] for row, _ in known}) < len(known)
+    longest = sorted(known, key=lambda each: -each[0]["idle_ns"])[:_MOST_BARS]
+    entries = [
+        (
+            f"{row['rank']} / {row['device']}" if several else f"rank {row['rank']}",
+            row["idle_ns"] / unit.ns,
+            ", ".join(part for part in (unit.text(row["idle_ns"]), what) if part),
+        )
+        for row, what in sorted(longest, key=lambda each: (each[0]["rank"], each[0]["device"]))
+    ]
+    title = "Idle time, and what the CPU did for most of it"
+    return Figure(
+        "idle",
+        title,
+        "Nothing ran on the device: no kernel, no copy."
+        + part_shown(len(entries), len(known), "device", "those that are idle longest"),
+        _horizontal(title, entries, "cpu", unit=unit.name),
+        "idle",
+        idle,
+    )
+
+
+def exposed_collectives(verdicts: Any) -> Figure:
+    """Exposed time of the collectives that have most of it, in waiting and transfer, with the verdict on each."""
+    known = [row for row in plain(verdicts).rows if row["exposed_ns"]]
+    least = _LEAST_SHARE * sum(row["exposed_ns"] for row in known)
+    rows = sorted((row for row in known if row["exposed_ns"] >= least), key=lambda row: -row["exposed_ns"])[:_MOST_BARS]
+    several = len({(row["process_group"], row["pg_ranks"]) for row in rows}) > 1
+    names, values = [], []
+    for row in rows:
+        of_group = row["role"] or f"group {row['process_group']}"
+        group = f", {of_group}" if several else ""
+        names.append(f"{row['collective'] or 'unknown'} of {bytes_text(row['size_bytes'])}{group}")
+        ms, waiting = row["exposed_ns"] / 1e6, row["exposed_wait_frac"]
+        values.append([0.0, 0.0, ms] if waiting is None else [ms * (1 - waiting), ms * waiting, 0.0])
+    title = "Exposed time of collectives"
+    return Figure(
+        "collectives",
+        title,
+        "Time in which nothing was computed. Beside it the verdict: what bounds it."
+        + part_shown(len(rows), len(known), "kind of call", "those with most of it"),
+        _stacked(title, names, values, _OF_COLLECTIVES, "ms", [row["verdict"] or "" for row in rows]),
+        "verdicts",
+        verdicts,
+    )
+
+
+def kernel_categories(categories: Any, nearly_all: float) -> Figure:
+    """Time of kernels by category, with its share, and its speed where FLOPs of `nearly_all` of it are known."""
+    rows = plain(categories).rows[:_MOST_BARS]
+    entries = []
+    for row in rows:
+        has_speed = row["tflop_per_s"] and row["with_flop_frac"] >= nearly_all
+        speed = f", {row['tflop_per_s']:,.0f} TFLOP/s" if has_speed else ""
+        entries.append((row["category"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}{speed}"))
+    title = "Kernels by category"
+    return Figure(
+        "categories",
+        title,
+        "Without communication." + part_shown(len(rows), len(categories), "category", "those with most time"),
+        _horizontal(title, entries, "compute", ["memory" if row["category"] == "copy" else "compute" for row in rows]),
+        "categories",
+        categories,
+    )
+
+
+def path_in_words(table: Any) -> str:
+    """What a critical path consists of, the longest part first, as `98% the CPU, before it launches, 2% copies`."""
+    sums: dict[str, int] = {}
+    for row in plain(table).rows:
+        sums[row["kind"]] = sums.get(row["kind"], 0) + row["dur_ns"]
+    whole = sum(sums.values())
+    ordered = sorted(sums, key=lambda kind: -sums[kind])
+    return ", ".join(f"{sums[kind] / whole:.0%} {_ON_PATH[kind][1]}" for kind in ordered if sums[kind] >= whole / 200)
+
+
 def path_by_rank(table: Any) -> Figure:
     """The critical path of a step by kind, for the ranks on which it is longest."""
     kinds = list(_ON_PATH)
     times: dict[int, list[float]] = {}
     for row in plain(table).rows:
         times.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
-    ranks = sorted(sorted(times, key=lambda rank: -sum(times[rank]))[:_MOST_KERNELS])
+    ranks = sorted(sorted(times, key=lambda rank: -sum(times[rank]))[:_MOST_RANKS])
     title = "What the critical path of a step runs through"
     names = [str(rank) for rank in ranks]
     return Figure(
@@ -142,7 +225,7 @@ def top_regions(classes: Any, whole: str, unit: TimeUnit) -> Figure:
     """Classes of regions that take most themselves, in parts; `whole` is what that is of: `a step` or `the window`."""
     known = plain(classes).rows
     shown = [row for row in known if (row["share_frac"] or 0.0) >= _LEAST_SHARE] or known[:1]
-    rows = sorted(shown, key=lambda row: -row["self_ns"])[:_MOST_KERNELS]
+    rows = sorted(shown, key=lambda row: -row["self_ns"])[:_MOST_BARS]
     names = region_labels([(row["region"], row["phase"]) for row in rows])
     values = [[(row[column] or 0) / unit.ns for column in _IN_REGION] for row in rows]
     remarks = [f"{unit.text(row['self_ns'])}, {row['share_frac'] or 0.0:.0%}" for row in rows]
@@ -173,12 +256,12 @@ def _stacked(
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
     used = [index for index in range(len(parts)) if any(row[index] for row in values)]
     entries = [(f"f-{parts[index][0]}", parts[index][1]) for index in used]
-    top = 28 + LEGEND_LINE * max([line for line, _ in legend_places(entries, left, _WIDTH)] or [0])
+    top = 28 + LEGEND_LINE * max([line for line, _ in legend_places(entries, left, WIDTH)] or [0])
     bottom = top + 6 + tall * len(rows)
-    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, WIDTH, bottom + 36)
     drawing.legend(12, entries, left)
     room = max([text_width(remark) for remark in remarks] or [0.0])
-    scale = covering([sum(row) for row in values], left, max(_WIDTH - 20 - room, left + 200))
+    scale = covering([sum(row) for row in values], left, max(WIDTH - 20 - room, left + _LEAST_BAR))
     bottom_axis(drawing, scale, bottom, top, unit)
     every = -(-len(rows) // _MOST_LABELS)
     for number, row in enumerate(rows):
@@ -213,7 +296,7 @@ def causes(ranks: Any) -> Figure:
             row["caused_wait_ns"] / 1e6,
             _reason(row),
         )
-        for row in rows[:_MOST_KERNELS]
+        for row in rows[:_MOST_RANKS]
     ]
     return Figure(
         "causes",
@@ -234,7 +317,7 @@ def _reason(row: Row) -> str:
 def top_kernels(kernels: Any) -> Figure:
     """Kernels by time, over all ranks."""
     known = plain(kernels).rows
-    rows = sorted(known, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
+    rows = sorted(known, key=lambda row: -row["total_ns"])[:_MOST_BARS]
     fills = {"comm": "transfer", "memory": "memory"}
     entries = [(row["name"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}") for row in rows]
     kinds = [fills.get(row["kind"], "compute") for row in rows]
@@ -242,7 +325,7 @@ def top_kernels(kernels: Any) -> Figure:
     return Figure(
         "kernels",
         title,
-        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included."
+        "Times of kernels that ran at once are added, waiting inside communication included."
         + part_shown(len(rows), len(known), "kernel", "those with most time"),
         _horizontal(title, entries, "compute", kinds),
         "kernels",
@@ -250,14 +333,16 @@ def top_kernels(kernels: Any) -> Figure:
     )
 
 
-def _horizontal(title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = ()) -> str:
-    """One bar per entry: label, length in ms, and a remark."""
+def _horizontal(
+    title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = (), unit: str = "ms"
+) -> str:
+    """One bar per entry: label, length, and a remark."""
     left = 16 + max([text_width(entry[0]) for entry in entries] or [0.0])
     bottom = 12 + 20 * len(entries)
-    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, WIDTH, bottom + 36)
     room = max([text_width(entry[2]) for entry in entries] or [0.0]) + 12
-    scale = covering([entry[1] for entry in entries], left, max(_WIDTH - room, left + 200))
-    bottom_axis(drawing, scale, bottom, 6, "ms")
+    scale = covering([entry[1] for entry in entries], left, max(WIDTH - room, left + _LEAST_BAR))
+    bottom_axis(drawing, scale, bottom, 6, unit)
     for number, (what, length, note) in enumerate(entries):
         y = 8 + 20 * number
         drawing.text(left - 6, y + 12, what, "end")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.schema import Row, plain
-from .drawing import Drawing, pixels, text_width
+from .drawing import WIDTH, Drawing, pixels, text_width
 from .figure import Figure
 from .scales import bottom_axis, covering
 
 _KINDS = (("f-compute", "convolutions"), ("f-memory", "linear layers"))
-_WIDTH, _TOP, _TALL, _BAR = 660, 34, 34, 18
+_TOP, _TALL, _BAR = 34, 34, 18
 
 
 def layers_by_devices(capacity: Any) -> Figure:
@@ -20,9 +20,9 @@ def layers_by_devices(capacity: Any) -> Figure:
     names = [f"{row['devices']} {'device' if row['devices'] == 1 else 'devices'}" for row in rows]
     says = [_says(row) for row in rows]
     left = 12 + max(map(text_width, names), default=0.0)
-    right = _WIDTH - 12 - max(map(text_width, says), default=0.0)
+    right = WIDTH - 12 - max(map(text_width, says), default=0.0)
     bottom = _TOP + _TALL * len(rows)
-    drawing = Drawing(title, _WIDTH, bottom + 34)
+    drawing = Drawing(title, WIDTH, bottom + 34)
     drawing.legend(12, _KINDS, left)
     whole = [(row["conv_layers"] or 0) + (row["linear_layers"] or 0) for row in rows]
     scale = covering([float(count) for count in whole], left, right)

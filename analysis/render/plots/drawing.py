@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ...core.escaping import printable
-from ..fitting import shortened_kernel, shortened_paths
+from ..fitting import kernel_label, shortened_paths
 
-_CHARACTER_PX = 6.7
+_CHARACTER_PX = 7.0
+WIDTH = 560
+"""Of a picture, in pixels: two stand side by side in a page."""
 LEGEND_LINE = 18
 _LONGEST_LABEL, _LONGEST_HINT = 44, 1000
 
@@ -82,8 +84,7 @@ def legend_places(entries: Iterable[tuple[str, str]], x: float, width: float) ->
 
 def label(words: str, longest: int = _LONGEST_LABEL) -> str:
     """Text from a trace for use in markup: control characters escaped, and shortened like a kernel if too long."""
-    text = printable(str(words))
-    return escape(shortened_kernel(text, longest), quote=True)
+    return escape(kernel_label(printable(str(words)), longest), quote=True)
 
 
 def region_labels(places: Sequence[tuple[str, str | None]]) -> list[str]:

@@ -11,10 +11,10 @@ from ....common.wording import shortened
 from ...core.escaping import printable
 from ...core.schema import Row, plain
 from .colours import LEVELS, level
-from .drawing import Drawing, pixels, region_labels, text_width
+from .drawing import WIDTH, Drawing, pixels, region_labels, text_width
 from .figure import Figure, part_shown
 
-_WIDTH, _TALLEST, _LEFT = 660, 760, 16
+_TALLEST, _LEFT = 760, 16
 _WIDEST = 160.0
 """Of a cell."""
 _MOST_LABELS = 48
@@ -283,9 +283,9 @@ def _drawn(title: str, cells: HeatCells, *, kind: str = "wait", from_zero: bool 
     low = 0.0 if from_zero or not known else min(known)
     largest = max(known, default=0.0)
     left = _LEFT + max(map(text_width, (cells.of_rows, *cells.rows)))
-    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), _WIDEST)
+    wide = min(max((WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), _WIDEST)
     tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 24.0)
-    width = max(left + wide * len(cells.columns) + _MARK, _WIDTH)
+    width = max(left + wide * len(cells.columns) + _MARK, WIDTH)
     drawing = Drawing(title, width, 58 + tall * len(cells.rows) + 34)
     drawing.text(left - 6, 42, cells.of_rows, "faint end")
     drawing.text(left, 14, f"{cells.of_columns}", "faint")
@@ -345,5 +345,10 @@ def _scale_of_colours(drawing: Drawing, left: float, y: float, meaning: tuple[fl
     low, largest, unit = meaning
     for step in range(LEVELS):
         drawing.rectangle((left + 14 * step, y, 14, 9), f"h{step}")
-    drawing.text(left, y + 22, f"{low:,.4g}", "faint")
-    drawing.text(left + 14 * LEVELS, y + 22, f"{largest:,.4g} {unit}", "faint end")
+    drawing.text(left, y + 22, _rounded(low), "faint")
+    drawing.text(left + 14 * LEVELS, y + 22, f"{_rounded(largest)} {unit}", "faint end")
+
+
+def _rounded(value: float) -> str:
+    """An end of a scale in the digits that clocks allow: one behind the point, or two of what is less than 1."""
+    return "0" if not value else f"{value:,.1f}" if value >= 1 else f"{value:.2g}"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.schema import Row, plain
-from .drawing import Drawing, pixels, text_width
+from .drawing import WIDTH, Drawing, pixels, text_width
 from .figure import Figure
 from .scales import Scale, bottom_axis, covering, written
 
-_WIDTH, _TALL, _TOP, _TALLEST = 660, 17, 30, 1000
+_TALL, _TOP, _TALLEST = 17, 30, 1000
 _BAR, _GAP = 11, 26
 _PANELS = (
     ("parameters_bytes", 1e6, "parameters (MB)", "f-memory"),
@@ -32,10 +32,10 @@ def memory_and_power(layers: Any, name: str = "layers", of: str = "") -> Figure:
     shown = others[: _TALLEST // _TALL]
     title = "Memory and power of every layer" + (f": {of}" if of else "")
     left = 10 + max([text_width(_named(row)) for row in shown] or [0.0])
-    drawing = Drawing(title, _WIDTH, _TOP + _TALL * len(shown) + 24)
+    drawing = Drawing(title, WIDTH, _TOP + _TALL * len(shown) + 24)
     for number, row in enumerate(shown):
         drawing.text(left - 6, _TOP + _TALL * number + 10, _named(row), "end")
-    wide = (_WIDTH - 10 - left) / len(_PANELS)
+    wide = (WIDTH - 10 - left) / len(_PANELS)
     for number, panel in enumerate(_PANELS):
         _panel(drawing, shown, panel, left + wide * number, left + wide * (number + 1) - _GAP)
     about = (
@@ -93,10 +93,10 @@ def time_ratio(ratios: Any, first: str, second: str, name: str = "time-ratio") -
     rows = plain(ratios).rows
     title = f"Time of {second} / time of {first}"
     left, bottom = 80.0, 40 + 30 * len(rows)
-    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, WIDTH, bottom + 36)
     known = [v for row in rows for v in (row["ratio"], row["low_ratio"], row["high_ratio"]) if v is not None]
     room = max(0.05, *(abs(value - 1) for value in known)) * 1.15
-    scale = Scale(max(0.0, 1 - room), 1 + room, left, _WIDTH - 40)
+    scale = Scale(max(0.0, 1 - room), 1 + room, left, WIDTH - 40)
     bottom_axis(drawing, scale, bottom, 26, "times as long")
     drawing.path(f"M{pixels(scale(1))} 26V{bottom}", "axis", ' stroke-dasharray="5 4"')
     drawing.text(scale(1), 20, "equal", "faint mid")

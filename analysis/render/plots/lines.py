@@ -8,12 +8,12 @@ from typing import Any
 from ....common.wording import counted
 from ...core.schema import Row, plain
 from .colours import SERIES
-from .drawing import Drawing
+from .drawing import WIDTH, Drawing
 from .figure import Figure, part_shown
 from .points import line_through
 from .scales import Scale, bottom_axis, covering, left_axis
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 660, 340, 60, 30
+_HEIGHT, _LEFT, _TOP = 320, 60, 30
 _MOST_SERIES = 16
 _LEGEND = 2
 """Entries of the legend beside each other."""
@@ -73,15 +73,15 @@ def epoch_time_by_batch_size(timings: Any) -> Figure:
     title = "Time of an epoch by batch size"
     shown = dict(list(lines.items())[:_MOST_SERIES])
     bottom = _HEIGHT - 40
-    drawing = Drawing(title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
+    drawing = Drawing(title, WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
     sizes = [size for line in shown.values() for size, _ in line] + [size for name, size, _ in ends if name in shown]
-    across = Scale(min(sizes, default=1) / 1.2, max(sizes, default=2) * 1.2, _LEFT, _WIDTH - 20, logarithmic=True)
+    across = Scale(min(sizes, default=1) / 1.2, max(sizes, default=2) * 1.2, _LEFT, WIDTH - 20, logarithmic=True)
     up = covering([time for line in shown.values() for _, time in line], bottom, _TOP, logarithmic=True)
     drawing.path("".join(f"M{across(size):.1f} {_TOP}V{bottom}" for size in sorted(set(sizes))), "grid")
     for size in sorted(set(sizes)):
         drawing.text(across(size), bottom + 14, f"{size:,}", "faint mid")
     drawing.text(across.end, bottom + 28, "samples per worker and step", "faint end")
-    left_axis(drawing, up, _LEFT, _WIDTH - 20, "epoch (s), logarithmic")
+    left_axis(drawing, up, _LEFT, WIDTH - 20, "epoch (s), logarithmic")
     for number, (what, line) in enumerate(shown.items()):
         colour = f"s{number % SERIES}"
         line.sort()
@@ -97,7 +97,7 @@ def epoch_time_by_batch_size(timings: Any) -> Figure:
         )
     said = dict.fromkeys((size, status) for name, size, status in ends if name in shown)
     for number, (size, status) in enumerate(said):
-        at_edge = across(size) > _WIDTH - 120
+        at_edge = across(size) > WIDTH - 120
         drawing.text(
             across(size) + (-4 if at_edge else 4),
             _TOP + 12 + 14 * number,
@@ -149,12 +149,12 @@ def _drawn(
 ) -> str:
     shown = dict(list(lines.items())[:_MOST_SERIES])
     bottom = _HEIGHT - 40
-    drawing = Drawing(title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
+    drawing = Drawing(title, WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
     points = [point for line in (*shown.values(), dashed) for point in line]
-    across = covering([x for x, _ in points], _LEFT, _WIDTH - 20)
+    across = covering([x for x, _ in points], _LEFT, WIDTH - 20)
     up = covering([y for _, y in points], bottom, _TOP)
     bottom_axis(drawing, across, bottom, _TOP, units[0])
-    left_axis(drawing, up, _LEFT, _WIDTH - 20, units[1])
+    left_axis(drawing, up, _LEFT, WIDTH - 20, units[1])
     drawing.path(line_through([(across(x), up(y)) for x, y in dashed]), "axis", ' stroke-dasharray="5 4"')
     for number, (what, line) in enumerate(shown.items()):
         colour = f"s{number % SERIES}"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...core.schema import plain
-from .drawing import Drawing, pixels, text_width
+from .drawing import WIDTH, Drawing, pixels, text_width
 from .figure import Figure, part_shown
 from .scales import bottom_axis, covering
 
-_WIDTH, _MOST = 660, 24
+_MOST = 24
 
 
 class _Pair(NamedTuple):
@@ -61,10 +61,10 @@ def subtraction_and_measured(subtraction: Any) -> Figure:
 def _drawn(title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
     left = 16 + max([text_width(pair.what) for pair in pairs] or [0.0])
     bottom = 30 + 32 * len(pairs)
-    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, WIDTH, bottom + 36)
     drawing.legend(12, list(zip(("f-a", "f-b"), meanings, strict=True)), left)
     values = [value / 1e6 for pair in pairs for value in (pair.first, pair.second) if value is not None]
-    scale = covering(values, left, _WIDTH - 90)
+    scale = covering(values, left, WIDTH - 90)
     bottom_axis(drawing, scale, bottom, 24, "ms")
     for number, pair in enumerate(pairs):
         y = 26 + 32 * number

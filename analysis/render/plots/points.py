@@ -9,11 +9,11 @@ from typing import Any
 from ....common.wording import bytes_text, ranges_of
 from ...core.schema import Row, plain
 from .colours import SERIES
-from .drawing import Drawing, pixels, text_width
+from .drawing import WIDTH, Drawing, pixels, text_width
 from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering, left_axis
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 660, 380, 64, 28
+_HEIGHT, _LEFT, _TOP = 320, 64, 28
 _MOST_SERIES = 16
 _MOST_RANGES = 3
 
@@ -36,8 +36,8 @@ def bandwidth_by_size(
     bottom = _HEIGHT - 44
     entries = [(f"f-s{number % SERIES}", kind) for number, kind in enumerate(kinds[:_MOST_SERIES])]
     marks = [(number, group) for number, group in enumerate(groups[:_MOST_SERIES])] if len(groups) > 1 else []
-    drawing = Drawing(title, _WIDTH, _HEIGHT + 8 + 18 * (-(-len(entries) // 3) + -(-len(marks) // 3)))
-    sizes = covering([row["size_bytes"] for row in rows], _LEFT, _WIDTH - 20, logarithmic=True)
+    drawing = Drawing(title, WIDTH, _HEIGHT + 8 + 18 * (-(-len(entries) // 3) + -(-len(marks) // 3)))
+    sizes = covering([row["size_bytes"] for row in rows], _LEFT, WIDTH - 20, logarithmic=True)
     speeds = [row[column] for row in rows for column in _BOUNDS if row[column]]
     speeds += [row["ceiling_busbw_gb_per_s"] for row in limits]
     if yardstick is not None:
@@ -47,11 +47,11 @@ def bandwidth_by_size(
     for tick in _powers(sizes):
         drawing.text(sizes(tick), bottom + 16, bytes_text(int(tick)), "faint mid")
     drawing.text(sizes.end, bottom + 32, "size of a call", "faint end")
-    left_axis(drawing, speed, _LEFT, _WIDTH - 20, "bus bandwidth (GB/s)")
+    left_axis(drawing, speed, _LEFT, WIDTH - 20, "bus bandwidth (GB/s)")
     if yardstick is not None:
         y = speed(yardstick[1])
-        drawing.path(f"M{_LEFT} {pixels(y)}H{_WIDTH - 20}", "axis", ' stroke-dasharray="2 4"')
-        drawing.text(_WIDTH - 22, y - 5, f"{yardstick[0]}, {yardstick[1]:,.0f} GB/s", "faint end")
+        drawing.path(f"M{_LEFT} {pixels(y)}H{WIDTH - 20}", "axis", ' stroke-dasharray="2 4"')
+        drawing.text(WIDTH - 22, y - 5, f"{yardstick[0]}, {yardstick[1]:,.0f} GB/s", "faint end")
     for row in rows:
         colour, mark = kinds.index(row["collective"] or "unknown"), groups.index(_group(row))
         _point(drawing, row, (sizes, speed), f"s{colour % SERIES}", mark)
@@ -140,10 +140,10 @@ def clock_offsets(clocks: Any) -> Figure:
     left = 16 + max([text_width(_of_host(row)) for row in rows] or [0.0])
     tall = min(max(700 / max(len(rows), 1), 3.0), 20.0)
     bottom = 12 + tall * len(rows)
-    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, WIDTH, bottom + 36)
     reach = [(row["offset_ns"] - row["uncertainty_ns"], row["offset_ns"] + row["uncertainty_ns"]) for row in rows]
     ends = [end / 1e3 for pair in reach for end in pair] or [0.0]
-    scale = Scale(min(0.0, *ends), max(0.0, *ends) or 1.0, left, _WIDTH - 20)
+    scale = Scale(min(0.0, *ends), max(0.0, *ends) or 1.0, left, WIDTH - 20)
     bottom_axis(drawing, scale, bottom, 6, "offset (us)")
     every = -(-len(rows) // 64)
     for number, (row, (low, high)) in enumerate(zip(rows, reach, strict=True)):

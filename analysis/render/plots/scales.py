@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .drawing import Drawing
+from .drawing import Drawing, text_width
 
 _TICKS = 5
 
@@ -61,6 +61,9 @@ def covering(values: list[float], start: float, end: float, *, logarithmic: bool
 def bottom_axis(drawing: Drawing, scale: Scale, y: float, top: float, unit: str) -> None:
     """Draw ticks below `y` with lines up to `top`, and the unit."""
     ticks = scale.ticks
+    if len(ticks) > 1 and not scale.logarithmic:
+        widest = max(text_width(written(tick)) for tick in ticks) + 8
+        ticks = ticks[:: math.ceil(widest / max(abs(scale(ticks[1]) - scale(ticks[0])), 1.0))]
     drawing.path("".join(f"M{scale(tick):.1f} {top:.1f}V{y:.1f}" for tick in ticks), "grid")
     for tick in ticks:
         drawing.text(scale(tick), y + 14, written(tick), "faint mid")

@@ -169,7 +169,7 @@ window.addEventListener("hashchange", find);
 for (const section of document.querySelectorAll("[data-choose]")) {
   const figures = [...section.querySelectorAll("figure")];
   if (figures.length < 2) continue;
-  const buttons = figures.map((figure) => make("button", { type: "button", textContent: figure.querySelector("h3").textContent }));
+  const buttons = figures.map((figure) => make("button", { type: "button", textContent: figure.querySelector("h3").textContent.replace(/, by .*/, "") }));
   const choose = (chosen) => figures.forEach((figure, at) => {
     figure.hidden = at !== chosen;
     buttons[at].setAttribute("aria-pressed", String(at === chosen));

@@ -11,7 +11,7 @@ const svg = (name, attributes, ...inside) => {
   return element;
 };
 const ms = (ns, digits = 3) => `${number(ns / 1e6, digits)} ms`;
-const exact = (ns) => (ns / 1e6).toLocaleString("en", { minimumFractionDigits: 6, maximumFractionDigits: 6 });
+const exact = (ns) => (ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
 const scaled = (bytes) => {
   if (bytes === null) return "unknown size";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -42,6 +42,7 @@ const viewer = () => {
       for (const [id, [rank, by, caused, because, origin, , kernel, operator, extra]] of Object.entries(step.late)) {
         lates[id] = { rank, by, caused, because, origin, kernel: name(kernel), operator: name(operator), extra };
       }
+      step.events = step.events.map(([rank, from, to, of, count, ns]) => ({ rank, from, to, ns, words: `${count > 1 ? `${count} ` : ""}${name(of)}` }));
       stepOf.set(step.step, step);
     }
     for (const [id, each] of Object.entries(behind || {})) {
@@ -119,8 +120,7 @@ const viewer = () => {
   picture.setAttribute("role", "group");
   picture.setAttribute("aria-label", "The step on every rank");
   const legend = make("ul", { className: "legend" });
-  const kinds = [["compute", "compute"], ["memory", "copies"], ["wait", "waiting for others"], ["transfer", "moving data"], ["unsplit", "either"]];
-  legend.append(...kinds.map(([kind, words]) => make("li", {}, make("i", { className: `b-${kind}` }), words)));
+  const KINDS = { compute: "compute", memory: "copies", wait: "waiting for others", transfer: "moving data", unsplit: "either of both", cpu: "device idle, CPU in a long call" };
   stage.append(tools, picture, readout, legend);
 
   const ranksShown = () => {
@@ -190,7 +190,7 @@ const viewer = () => {
       drawing.append(svg("path", { class: "grid", d: `M${x} 0V${high}` }), svg("text", { class: "faint mid", x, y: high + 16 }, `${number(at, 4)}`));
     }
     drawing.append(svg("text", { class: "faint end", x: width - 12, y: high + 34 }, `ms since ${step.step === data.whole ? "the window" : "the step"} began`));
-    const half = Math.max(tall * 0.42, 2);
+    const half = Math.max(tall * 0.42, 2), drawn = new Set(), labels = [];
     rows.forEach((row, place) => {
       const y = place * tall + tall * 0.06;
       if (place % Math.ceil(14 / tall) === 0) {
@@ -207,11 +207,26 @@ const viewer = () => {
           bars.transfer.push([start + wait, end]);
         }
       });
+      // What its CPU was in while the device had nothing to do: where compute is missing.
+      for (const { from, to, words, ns } of step.events.filter((event) => event.rank === row.rank)) {
+        const x = left + (Math.max(from - begin, 0) / span) * wide, until = left + (Math.min(to - begin, span) / span) * wide;
+        if (until <= left || x >= left + wide) continue;
+        drawing.append(svg("rect", { class: "f-cpu event", x, y, width: Math.max(until - x, 1), height: half }));
+        drawn.add("cpu");
+        const text = `${words}, ${ms(ns, 1)}`;
+        if (until - x > 6.5 * text.length + 6 && half > 11) labels.push(svg("text", { class: "lane", x: x + 4, y: y + half / 2 + 4, "pointer-events": "none" }, text));
+      }
       for (const [kind, pairs] of Object.entries(bars)) {
         const d = path(pairs, (kind === "compute" || kind === "memory" ? y : y + half).toFixed(1), half.toFixed(1), left, wide);
-        if (d) drawing.append(svg("path", { class: `f-${kind}`, d }));
+        if (d) {
+          drawing.append(svg("path", { class: `f-${kind}`, d }));
+          drawn.add(kind);
+        }
       }
     });
+    drawing.append(...labels);
+    legend.replaceChildren(...Object.entries(KINDS).filter(([kind]) => drawn.has(kind))
+      .map(([kind, words]) => make("li", {}, make("i", { className: `b-${kind}` }), words)));
     mark(drawing, rows, left, wide, tall);
     picture.replaceChildren(drawing);
   };
@@ -258,7 +273,10 @@ const viewer = () => {
       if (moved) { begin = Math.min(Math.max(held.begin - (share - held.share) * span, 0), step.long - span); draw(); }
       return;
     }
-    if (row) readout.textContent = `rank ${row.name}, ${ms(at)}${call < 0 ? "" : `: ${told(row, call)}`}`;
+    if (!row) return;
+    const long = step.events.find((each) => each.rank === row.rank && each.from <= at && at <= each.to);
+    const said = [call < 0 ? "" : told(row, call), long ? `CPU in ${long.words}, ${ms(long.ns)}` : ""].filter(Boolean);
+    readout.textContent = [`rank ${row.name}, ${ms(at)}`, ...said].join(": ");
   });
   picture.addEventListener("pointerdown", (event) => { held = { share: under(event).share, begin }; moved = false; });
   picture.addEventListener("click", (event) => {
@@ -411,6 +429,8 @@ const viewer = () => {
       begin = Math.min(from, step.long - span);
     }
     if (wanted.ranks !== undefined) range.value = wanted.ranks;
+    else if (isFirst) range.value = holder.dataset.ranks || "";
+    if (state.rank !== undefined && !ranksShown().some((row) => row.rank === state.rank)) range.value += `,${state.rank}`;
     steps.value = String(at);
     const most = waited(step).slice(0, 25);
     const others = state.collective !== undefined && !most.some(([id]) => id === state.collective) ? [[state.collective, 0]] : [];
