@@ -20,7 +20,7 @@ from ..show.step_kinds import not_counted
 
 _MOST_ROWS, _MOST_COLUMNS = 32, 16
 _MOST_CARDS = 3
-_LONGEST_HOST = 24
+_MOST_HOSTS, _LONGEST_HOST = 16, 24
 _MOST_LEFT_OUT = 3
 _FULL = 1000.0
 """A step is so wide in the coordinates of a bar."""
@@ -129,6 +129,7 @@ class FirstView:
     ranks: tuple[int, ...]
     """Those of the pictures; or of many, folded by host, those that stand out."""
     by_host: bool
+    more_hosts: int
     covers: frozenset[str]
     """Names of the figures that would show no more than it does."""
     steps: Sequence[int]
@@ -174,6 +175,7 @@ def first_view(analysis: Analysis) -> FirstView:
         more_ranks=0 if by_host or not has_step else len(set(analysis.breakdown["rank"])) - len(set(shown)),
         ranks=tuple(shown),
         by_host=by_host,
+        more_hosts=len(set(analysis.run.hosts.values())) - len(lines) if by_host else 0,
         covers=frozenset() if by_host else _covers(table, shown, rank_bars, waiting),
         steps=_steps_of(table),
         left_out=frozenset(table["step"]) - frozenset(analysis.counted_steps or table["step"]),
@@ -277,7 +279,7 @@ def _by_host(analysis: Analysis, culprits: Sequence[int]) -> list[PictureRow]:
     of_host: dict[str, list[int]] = {}
     for rank, host in hosts.items():
         of_host.setdefault(printable(str(host)), []).append(rank)
-    most = sorted(of_host, key=lambda host: -float(caused.reindex(of_host[host]).sum()))[:_MOST_ROWS]
+    most = sorted(of_host, key=lambda host: -float(caused.reindex(of_host[host]).sum()))[:_MOST_HOSTS]
     return [
         PictureRow(
             f"{without_front(host, _LONGEST_HOST)}, {counted(len(ranks), 'rank')}",

@@ -12,10 +12,12 @@ from ..core.escaping import printable
 from ..core.schema import Schema, plain
 from ..render.fitting import Column, short_words, shortened
 from ..render.people import Table, shown_columns
+from ..render.plots.drawing import WIDTH
 from ..render.plots.figure import Figure
 
 MOST_ROWS = 1000
 _LONGEST_CELL = 600
+_MOST_WORDS = 4
 _SAID_ELSEWHERE = ("run", "verdict", "warning")
 
 
@@ -67,6 +69,11 @@ class Section:
     """Whether only one of the figures is seen at a time."""
 
     @property
+    def more_words(self) -> Sequence[str]:
+        """Sentences that are folded: of many, those behind the first."""
+        return self.words[_MOST_WORDS:] if len(self.words) > _MOST_WORDS + 1 else ()
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (self.figures or self.tables or self.words or self.answer)
@@ -80,7 +87,8 @@ class Section:
     def wide(self) -> bool:
         """Whether it needs the whole width: two stand side by side otherwise."""
         seen = 1 if self.choose and self.figures else len(self.figures)
-        return seen > 1 or any(block.open for block in self.tables)
+        too_wide = any(figure.width > WIDTH for figure in self.figures)
+        return seen > 1 or too_wide or any(block.open for block in self.tables)
 
     def without_figures(self, names: Collection[str]) -> Section:
         """The section without the figures of these names."""

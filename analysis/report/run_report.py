@@ -170,7 +170,7 @@ def _collectives(analysis: Analysis) -> Section:
         "collectives",
         "Which collectives are exposed",
         says,
-        [bars.exposed_collectives(of_sizes)] if len(rows) > 1 else [],
+        [bars.exposed_collectives(of_sizes)] if rows else [],
         tables,
         short="Collectives",
         basis=_over(analysis, "verdicts", _ALL_RANKS),
@@ -241,7 +241,7 @@ def _while_idle(analysis: Analysis, idle: pd.DataFrame) -> Iterator[str]:
 def _compute(analysis: Analysis) -> Section:
     sums = analysis.table("categories")
     first = sums.iloc[0]
-    speed = f" at {first['tflop_per_s']:,.0f} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
+    speed = f" at {first['tflop_per_s']:,.3g} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
     says = f"{first['share_frac']:.0%} of the time of kernels is {first['category']}{speed}."
     tables = [*_blocks(analysis, "categories"), *_blocks(analysis, "mfu")]
     tables += _blocks(analysis, "shapes", largest="total_ns")

@@ -38,10 +38,11 @@ class ReadPage(HTMLParser):
         if tag == "code":  # a part of the sentence around it
             return
         self._inside = tag
-        self._in_details |= tag == "details"
+        is_table = tag == "details" and "table" in (dict(attrs).get("class") or "").split()
+        self._in_details |= is_table
         if tag in ("tbody", "tr", "td", "th") and not self._in_details:
             self._inside = None  # the map of the first screen is no table of the catalog
-        elif tag == "summary":
+        elif tag == "summary" and self._in_details:
             self.tables.append(ReadTable(""))
             self._in_body = False
         elif tag == "tbody":
@@ -71,7 +72,7 @@ class ReadPage(HTMLParser):
             self.styles[-1] += data
         else:
             self.texts.append(data)
-            if self._inside == "summary":
+            if self._inside == "summary" and self._in_details:
                 self.tables[-1].title += data
             elif self._inside == "td":
                 self.tables[-1].rows[-1][-1] += data.rstrip("\n")

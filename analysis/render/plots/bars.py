@@ -14,8 +14,8 @@ from .drawing import LEGEND_LINE, WIDTH, Drawing, legend_places, pixels, region_
 from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
-_TALLEST = 900
-_MOST_LABELS = 64
+_TALLEST = 480
+_MOST_LABELS = 32
 _PARTS = (
     ("compute", "compute alone"),
     ("hidden", "compute and communication"),
@@ -178,7 +178,7 @@ def kernel_categories(categories: Any, nearly_all: float) -> Figure:
     entries = []
     for row in rows:
         has_speed = row["tflop_per_s"] and row["with_flop_frac"] >= nearly_all
-        speed = f", {row['tflop_per_s']:,.0f} TFLOP/s" if has_speed else ""
+        speed = f", {row['tflop_per_s']:,.3g} TFLOP/s" if has_speed else ""
         entries.append((row["category"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}{speed}"))
     title = "Kernels by category"
     return Figure(

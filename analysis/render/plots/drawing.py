@@ -9,7 +9,7 @@ from html import escape
 from ...core.escaping import printable
 from ..fitting import kernel_label, shortened_paths
 
-_CHARACTER_PX = 7.0
+_CHARACTER_PX = 7.2
 WIDTH = 560
 """Of a picture, in pixels: two stand side by side in a page."""
 LEGEND_LINE = 18

@@ -52,6 +52,12 @@ class Figure:
         return f'<div class="ct"><style>{stylesheet()}</style>{self.svg}</div>'
 
     @property
+    def width(self) -> float:
+        """How wide it is drawn, in pixels."""
+        found = _VIEW.search(self.svg)
+        return float(found[1]) if found else 0.0
+
+    @property
     def alone(self) -> str:
         """The picture as SVG that needs no page: on white, in light colours, with its title above it."""
         found = _VIEW.search(self.svg)

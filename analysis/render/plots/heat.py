@@ -14,10 +14,10 @@ from .colours import LEVELS, level
 from .drawing import WIDTH, Drawing, pixels, region_labels, text_width
 from .figure import Figure, part_shown
 
-_TALLEST, _LEFT = 760, 16
+_TALLEST, _LEFT = 480, 16
 _WIDEST = 160.0
 """Of a cell."""
-_MOST_LABELS = 48
+_MOST_LABELS = 32
 _MOST_NAMED = 8
 _MOST_REGIONS = 20
 _MARK = 16  # beside the cells, for the arrow at a marked row
