@@ -18,6 +18,7 @@ _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
 _LEAST_ARGUMENTS = 6  # of a template
+_USUAL_TABLE = 100
 _LEAST_OUTER = 9  # of a name that is not the last one of its path
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
@@ -62,6 +63,11 @@ class Column:
         of_text = _LEAST_KERNEL if self.name in _LONG else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
         return min(self.width, max(*map(cell_len, self.words), of_text))
 
+    def least_of(self, table_width: int) -> int:
+        """Minimum width in a table of this width: of a wide one, names of kernels and regions take a part."""
+        more = max(0, table_width - _USUAL_TABLE) // 2 if self.name in _LONG else 0
+        return min(self.width, self.least + more)
+
     def within(self, width: int) -> Column:
         """Shorten names to this width; sentences stay whole, since they are wrapped."""
         if self.is_sentence:
@@ -81,9 +87,10 @@ def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple
     ranked = sorted(columns, key=lambda column: order.index(column.name) if column.name in order else len(order))
     room, widths = width - 1, dict[str, int]()
     for column in ranked:
-        if column.least + GAP <= room or not widths:
-            widths[column.name] = column.least
-            room -= column.least + GAP
+        least = column.least_of(width)
+        if least + GAP <= room or not widths:
+            widths[column.name] = least
+            room -= least + GAP
     for column in ranked:
         if column.name in widths:
             more = max(0, min(column.width - widths[column.name], room))

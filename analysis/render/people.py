@@ -81,7 +81,7 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     if not screen.everything:
         values, left_out = _first_rows(values)
         omitted += left_out
-    columns = _columns_of(name, values, screen.wanted)
+    columns = _columns_of(name, values, screen.wanted, max(screen.width or 0, _LONGEST_NAME))
     said: list[str] = []
     below = None
     widths, no_room = {column.name: column.width for column in columns}, list[Column]()
@@ -299,7 +299,9 @@ def shown_columns(name: str, table: Table) -> list[Column]:
     return _columns_of(name, plain(table))
 
 
-def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:
+def _columns_of(
+    name: str, values: PlainTable, wanted: Sequence[str] = (), longest_name: int = _LONGEST_NAME
+) -> list[Column]:
     """The columns that people see, or want to see, with their values as text."""
     entry = CATALOG.get(name)
     usual = () if values.asked or entry is None else entry.shown
@@ -318,7 +320,7 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
         decimals = entry.decimals if entry is not None else 1
-        header, text = _seconds(column) if whole else _form(column, values, unit, decimals)
+        header, text = _seconds(column) if whole else _form(column, values, unit, (decimals, longest_name))
         origin = 0
         if column in _POINTS_IN_TIME:
             moments = (values.whole or values).columns[column]
@@ -348,7 +350,9 @@ def _seconds(column: str) -> _Form:
     return f"{column.removesuffix('_ns')} (s)", lambda v: _significant(v / 1e9)
 
 
-def _form(column: str, values: PlainTable, unit: tuple[str, float], decimals: int) -> _Form:
+def _form(column: str, values: PlainTable, unit: tuple[str, float], size: tuple[int, int]) -> _Form:
+    """`size` is the number of decimals of times, and the width of names."""
+    decimals, longest_name = size
     if column in _POINTS_IN_TIME:
         return f"{column.removesuffix('_ns')} (ms)", lambda v: _fixed(v / 1e6, 3, "")
     if column.endswith("_ns"):
@@ -377,7 +381,7 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float], decimals: in
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
     if column in _NAMES:
-        return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
+        return column, lambda v: shortened_kernel(v, longest_name)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: _fixed(v, 1)
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):

@@ -322,8 +322,10 @@ def _bandwidth(analysis: Analysis) -> Section:
     says = ""
     if rates:
         beside = f", {rates[0].beside}" if rates[0].beside else ""
-        carry = f" ({link.gb_per_s:,.0f} GB/s in one direction)" if link is not None and rates[0].beside else ""
-        says = f"Most time goes into {rates[0].what}: {rates[0].gb_per_s} GB/s{beside}{carry}."
+        carry = (
+            f" ({link.gb_per_s:,.0f} GB/s in one direction)" if link is not None and rates[0].of_yardstick_frac else ""
+        )
+        says = f"Most time goes into {rates[0].what}: {' '.join(rates[0].amount)}{beside}{carry}."
         if rates[0].others:
             says += f" At this size, {rates[0].others} in loops of nccl-tests."
     figures = []

@@ -25,6 +25,7 @@ from ..core.intervals import Spans
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, bare, grouped, records
 from ..errors import NothingMeasured
+from ..metrics.verdicts.thresholds import LITTLE_BYTES
 from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
@@ -362,7 +363,7 @@ def _collective(row: Row, names: NameNumbers) -> list[Any]:
         row["seq"],
         row["last_rank"],
         row["step"],
-        row["busbw_gb_per_s"] and float(f"{row['busbw_gb_per_s']:.6g}"),
+        float(f"{row['busbw_gb_per_s']:.6g}") if row["busbw_gb_per_s"] and row["size_bytes"] >= LITTLE_BYTES else None,
     ]
 
 

@@ -79,8 +79,9 @@ class Remedy:
 class Rate:
     """Bus bandwidth of calls of one collective, size and number of ranks: all groups together, the slowest to fastest.
 
-    `of_yardstick_frac` is that of the fastest; `ceiling` whether the yardstick was measured. Others get
-    `normal_gb_per_s` at that size, of which the slowest reaches `of_normal_frac`; both None where that is not known.
+    `time_us` is the median transfer time of the slowest. `of_yardstick_frac` is that of the fastest; `ceiling` whether
+    the yardstick was measured. Others get `normal_gb_per_s` at that size, of which the slowest reaches
+    `of_normal_frac`; both None where that is not known.
     """
 
     collective: str
@@ -88,6 +89,7 @@ class Rate:
     ranks: int
     calls: int
     groups: int
+    time_us: float
     slowest_gb_per_s: float
     fastest_gb_per_s: float
     of_yardstick_frac: float | None
@@ -101,6 +103,16 @@ class Rate:
         return f"{self.collective} of {bytes_text(self.size_bytes)}"
 
     @property
+    def is_latency(self) -> bool:
+        """Whether a call is too small for its time to say anything of links."""
+        return self.size_bytes < LITTLE_BYTES
+
+    @property
+    def amount(self) -> tuple[str, str]:
+        """`287` and `GB/s`, or `24.1` and `us a call` where that is latency."""
+        return (f"{self.time_us:,.3g}", "us a call") if self.is_latency else (self.gb_per_s, "GB/s")
+
+    @property
     def gb_per_s(self) -> str:
         """`287`, `120 to 287`."""
         low, high = (f"{v:,.3g}" if v < 1000 else f"{v:,.0f}" for v in (self.slowest_gb_per_s, self.fastest_gb_per_s))
@@ -110,14 +122,14 @@ class Rate:
     def beside(self) -> str:
         """`64% of NVLink 4`; empty without a yardstick."""
         if self.of_yardstick_frac is None:
-            return ""
+            return "latency" if self.is_latency else ""
         share = f"{self.of_yardstick_frac:.0%}" if self.of_yardstick_frac >= _SHOWN_FROM else "under 1%"
         return f"{share} of {self.yardstick}"
 
     @property
     def others(self) -> str:
         """`others get 406 (71%)`; empty where nobody measured that."""
-        if self.normal_gb_per_s is None or self.of_normal_frac is None:
+        if self.normal_gb_per_s is None or self.of_normal_frac is None or self.is_latency:
             return ""
         share = f"{self.of_normal_frac:.0%}" if self.of_normal_frac >= _SHOWN_FROM else "under 1%"
         return f"others get {self.normal_gb_per_s:,.3g} ({share})"
@@ -292,7 +304,8 @@ def _tiles(
             f"{first.what[:1].upper()}{first.what[1:]}", f"\u2212{unit.number(first.gain_ns)}", unit.name, detail
         )
     if rates:
-        yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
+        first_rate = next((rate for rate in rates if not rate.is_latency), rates[0])
+        yield Tile(first_rate.what, *first_rate.amount, first_rate.beside)
 
 
 def _mfu(analysis: Analysis) -> Mfu | None:
@@ -382,6 +395,7 @@ def first_rates(analysis: Analysis) -> Iterator[Rate]:
             ranks=ranks,
             calls=sum(row["calls"] for row in rows),
             groups=len(rows),
+            time_us=max(row["time_us_median"] or 0.0 for row in rows),
             slowest_gb_per_s=min(speeds),
             fastest_gb_per_s=max(speeds),
             of_yardstick_frac=of,

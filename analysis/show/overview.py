@@ -27,7 +27,11 @@ from .step_kinds import not_counted
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
+_WIDEST, _WIDEST_TEXT, _NARROWEST, _MOST_LINES = 200, 120, 60, 32
+_USUAL = 100
+"""Columns where the terminal is not known. Rows with a number at their end are no wider."""
+_LEAST_HOW = 32
+"""Columns beside a change for where to begin."""
 _MOST_ROWS, _SENTENCE_LINES = 4, 2
 """Of each kind of row so many are shown at most; and as many more lines of sentences as rows."""
 _MORE_TO_TRY = 2
@@ -56,18 +60,19 @@ def overview(analysis: Analysis, screen: Screen = PAPER, run: str | None = None)
 
     `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
     """
-    width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
+    width = max(min(screen.width or _USUAL, _WIDEST), _NARROWEST)
+    text_width = min(width, _WIDEST_TEXT)
     named, first = run or for_shell(analysis.run.name), first_screen(analysis)
     sentences = first.why.count(". ") + 1
     # As many as are short on a wide terminal are always said: what is least must not depend on the width either.
     least = max(
         count
         for count in range(1, sentences + 1)
-        if count == 1 or len(_sentences(first.why, count, _WIDEST)) <= _SENTENCE_LINES + 1
+        if count == 1 or len(_sentences(first.why, count, _USUAL)) <= _SENTENCE_LINES + 1
     )
     lines: list[str] = []
     for rows, count in _amounts(least, sentences):
-        said = _sentences(first.why, count, width)
+        said = _sentences(first.why, count, text_width)
         if count > least and len(said) > _SENTENCE_LINES + rows:
             continue
         lines = list(_lines(analysis, first, said, screen, (width, rows), named))
@@ -97,7 +102,7 @@ def first_look(analysis: Analysis, files: int, screen: Screen = PAPER) -> str:
 
     Nothing is said of who waits for whom: most of a collective's ranks are missing.
     """
-    width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
+    width = max(min(screen.width or _USUAL, _WIDEST_TEXT), _NARROWEST)
     first = first_screen(analysis)
     lines = [f"First look, at {counted(len(analysis.run.ranks), 'rank')}:", f"{first.headline}.", ""]
     lines += [_step_title(analysis), *_step(analysis, first, screen, width), ""]
@@ -136,7 +141,8 @@ def brief(analysis: Analysis, run: str | None = None) -> str:
 def _lines(
     analysis: Analysis, first: FirstScreen, said: list[str], screen: Screen, size: tuple[int, int], named: str
 ) -> Iterator[str]:
-    width, most = size
+    whole_width, most = size
+    width = min(whole_width, _WIDEST_TEXT)
     yield from _cut(wrapped(f"{first.name}: {', '.join(first.facts)}", width), 2)
     yield ""
     yield from (styled(line, "bold", screen) for line in wrapped(_headline(first), width))
@@ -146,8 +152,8 @@ def _lines(
     hangs = len(analysis.table("hangs")) > 0
     for title, found in (
         (_step_title(analysis), list(_step(analysis, first, screen, width))),
-        (_try_title(analysis, first), list(_try(analysis, first, width, min(most + _MORE_TO_TRY, _MOST_ROWS)))),
-        (_who_title(analysis), [] if hangs else list(_who(analysis, first, width, most))),
+        (_try_title(analysis, first), list(_try(analysis, first, whole_width, min(most + _MORE_TO_TRY, _MOST_ROWS)))),
+        (_who_title(analysis), [] if hangs else list(_who(analysis, first, whole_width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(first, width, most))),
     ):
         if found:
@@ -218,7 +224,7 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
 
     def row(part: StepShare, indent: int) -> str:
         says_nothing = part.frac < _SHOWN_FROM or (unit.is_zero(part.ns) and part.frac < _SHOWN_AS_ZERO_FROM)
-        bar = "" if indent > 2 else mark * round(min(_BAR, width - 51) * part.frac)
+        bar = "" if indent > 2 else mark * round(min(_BAR if width <= _USUAL else 2 * _BAR, width - 51) * part.frac)
         line = f"{' ' * indent}{part.name:<{28 - indent}}{unit.number(part.ns):>10} {unit.name} {part.frac:>6.1%}  "
         return "" if says_nothing else f"{line}{styled(bar, COLOURS[part.column], screen)}".rstrip()
 
@@ -335,9 +341,16 @@ def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
             bound = _BOUNDS.get(remedy.name, "") if partly else ""
             said, ns, frac = bound, remedy.concerned_ns or 0, remedy.concerned_frac
         amount = f"{unit.number(ns)} {unit.name} {frac or 0:>7.1%}"
-        room = width - cell_len(amount) - 6
+        room = min(width, _USUAL) - cell_len(amount) - 6
         what = f"{shortened(remedy.what, room - cell_len(said))}{said}"
-        yield f"  {what}{' ' * (room - cell_len(what))}  {amount}"
+        beside = width - _USUAL - 2
+        how = f"  {_without_end(remedy.how, beside)}" if beside >= _LEAST_HOW else ""
+        yield f"  {what}{' ' * (room - cell_len(what))}  {amount}{how}".rstrip()
+
+
+def _without_end(text: str, width: int) -> str:
+    """The text without its last words if it is too wide."""
+    return _cut(wrapped(text, width - 4), 1)[0] if cell_len(text) > width else text
 
 
 _BOUNDS = {
@@ -356,8 +369,8 @@ def _bandwidth(first: FirstScreen, width: int, most: int) -> Iterator[str]:
         several = f" in {rate.groups} groups" if rate.groups > 1 else ""
         ranks = f", {rate.ranks} ranks" if rate.ranks else ""
         what = f"  {rate.what}{ranks}, {counted(rate.calls, 'call')}{several}"
-        speed = ", ".join(filter(None, (f"{rate.gb_per_s} GB/s", rate.beside, rate.others)))
-        room = width - cell_len(speed) - 1
+        speed = ", ".join(filter(None, (" ".join(rate.amount), rate.beside, rate.others)))
+        room = min(width, _USUAL) - cell_len(speed) - 1
         yield f"{shortened(what, room):<{room}} {speed}"
 
 
@@ -368,7 +381,7 @@ def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterat
         return
     texts = [printable(warning) for warning in warnings]
     # How long one is does not depend on the terminal: a wider one would show another instead.
-    short = [text for text in texts if len(wrapped(text, _WIDEST - 9)) <= _MOST_WARNING_LINES]
+    short = [text for text in texts if len(wrapped(text, _USUAL - 9)) <= _MOST_WARNING_LINES]
     shown = short[: max(most - 1, 1)]
     for text in shown:
         for number, line in enumerate(wrapped(text, width - 9)):

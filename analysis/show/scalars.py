@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..core.schema import records
 from ..results.analysis import Analysis
-from .first_screen import COMMUNICATION, FirstScreen, first_screen
+from .first_screen import COMMUNICATION, FirstScreen, Rate, first_screen
 
 SCALAR_PREFIX = "commtrace/"
 SCALAR_TIMES = {
@@ -98,11 +98,17 @@ def _mfu_frac(looked: _Looked) -> float | None:
 
 
 def _busbw(looked: _Looked) -> float | None:
-    return looked.screen.rates[0].slowest_gb_per_s if looked.screen.rates else None
+    rate = _first_rate(looked)
+    return None if rate is None else rate.slowest_gb_per_s
 
 
 def _of_normal_frac(looked: _Looked) -> float | None:
-    return looked.screen.rates[0].of_normal_frac if looked.screen.rates else None
+    rate = _first_rate(looked)
+    return None if rate is None else rate.of_normal_frac
+
+
+def _first_rate(looked: _Looked) -> Rate | None:
+    return next((rate for rate in looked.screen.rates if not rate.is_latency), None)
 
 
 def _latest(looked: _Looked, column: str) -> float | None:

@@ -199,6 +199,7 @@ class StepClock:
 
 
 _MEASURABLE_FRAC = 0.001
+_LEAST_SAID = 0.005  # whole percents: steps differ by more
 _SPREAD = 0.9  # of the unprofiled steps are shorter
 _LEAST_COMPARED = 3  # one or two may have been long for another reason
 
@@ -224,7 +225,9 @@ class Overhead:
     def __str__(self) -> str:
         """The overhead in words."""
         is_longer = self.frac >= _MEASURABLE_FRAC and self.active_ns > self.idle_long_ns
-        return f"{self.frac:.1%} longer" if is_longer else "no longer, as far as can be measured"
+        if not is_longer:
+            return "no longer, as far as can be measured"
+        return f"{self.frac:.0%} longer" if self.frac >= _LEAST_SAID else "less than 1% longer"
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:

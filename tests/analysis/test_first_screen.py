@@ -49,7 +49,7 @@ def test_the_headline_names_the_late_rank_and_leads_to_it(tmp_path, late) -> Non
     step = int(run.rank_steps.sort_values("caused_wait_ns").iloc[-1]["step"])
     assert view.culprit_link == f"#step={step}&rank={late}"
     assert [bar.rank for bar in view.rank_bars if bar.late] == [late]
-    assert [rank for rank, is_late, _ in view.map if is_late] == [late]
+    assert [line.rank for line, _ in view.map if line.late] == [late]
     assert "computes 20.0 ms per step longer than the others" in view.screen.why
 
 

@@ -1,6 +1,7 @@
 """A run on one screen: never more than that, whatever the run, and its numbers are those of the tables."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from terminals import ESCAPES, on_a_terminal
 
 from commtrace import analyse
 from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.show.first_screen import Rate, first_screen
 from commtrace.analysis.show.overview import overview
 
 DATA = Path(__file__).parent.parent / "data"
@@ -27,7 +29,27 @@ def run(request):
 def test_it_fits_one_screen(run, width) -> None:
     lines = overview(run, Screen(width=width)).splitlines()
     assert len(lines) <= (34 if width >= 80 else 36)
-    assert max(map(cell_len, lines[:-2])) <= min(width, 100)  # then come commands, to be copied
+    assert max(map(cell_len, lines[:-2])) <= width  # then come commands, to be copied
+    rows = [line for line in lines if line.startswith("  ")]
+    assert max(map(cell_len, lines[: lines.index(rows[0]) - 1])) <= 120  # sentences
+
+
+@pytest.mark.slow
+def test_a_wide_terminal_says_where_to_begin_and_draws_longer_bars(run) -> None:
+    narrow, wide = (overview(run, Screen(width=width)) for width in (80, 200))
+    assert wide.count("\u2588") > 1.5 * narrow.count("\u2588")
+    for remedy in first_screen(run).remedies[:2]:
+        [line] = [line for line in wide.splitlines() if line.startswith(f"  {remedy.what[:40]}")]
+        assert remedy.how[:40] in line
+        assert remedy.how[:40] not in narrow
+
+
+def test_a_message_that_is_latency_has_its_time_and_no_bandwidth() -> None:
+    """16 bytes take as long as thousands: that is no bandwidth of 8.13e-07 GB/s."""
+    rate = Rate("all_gather", 16, 8, 8, 1, 24.1, 8.13e-7, 8.13e-7, None, "", None, None)
+    assert (*rate.amount, rate.beside) == ("24.1", "us a call", "latency")
+    large = replace(rate, size_bytes=1 << 16, slowest_gb_per_s=1.5, fastest_gb_per_s=2.0)
+    assert (*large.amount, large.beside) == ("1.5 to 2", "GB/s", "")
 
 
 @pytest.mark.slow

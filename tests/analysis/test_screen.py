@@ -51,7 +51,8 @@ def test_no_line_is_wider_than_the_screen(run: Analysis, name: str) -> None:
         for ascii_only in (False, True):
             text = as_text(name, table, Screen(width=width, ascii_only=ascii_only))
             assert widest(text) <= width, text
-    assert as_text(name, table, Screen(width=1000)) == whole
+    wide = as_text(name, table, Screen(width=1000))
+    assert wide == whole or ("..." in whole and "..." not in wide)  # with room, names are whole
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

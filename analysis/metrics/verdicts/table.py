@@ -199,6 +199,8 @@ def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> Fastest | None:
         return None
     of_size = sized.groupby(["collective", "size_bytes", "group_size"], as_index=False)["dur_ns"].agg(["sum", "min"])
     (most,) = records(of_size.sort_values("sum", kind="stable").tail(1))
+    if most["size_bytes"] < LITTLE_BYTES:
+        return None
     gb_per_s = most["size_bytes"] * bus_factor(most["collective"], most["group_size"]) / most["min"]
     return Fastest(most["collective"], most["size_bytes"], gb_per_s)
 
