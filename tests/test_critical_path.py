@@ -193,7 +193,7 @@ def test_the_timeline_has_it_piece_by_piece() -> None:
     [track] = [track for track in tracks_of(found.timeline()) if track.name == "critical path"]
     assert [s.end - s.start for s in track.slices] == pieces["dur_ns"].tolist()
     assert [s.notes["rank"] for s in track.slices] == pieces["rank"].tolist()
-    assert track.slices[0].name.startswith(f"rank {pieces['rank'].iloc[0]}: ")
+    assert track.slices[0].name.endswith(f" (rank {pieces['rank'].iloc[0]})")
     of_one = [t for t in tracks_of(found.timeline(ranks=[2], steps=[3])) if t.name == "critical path"]
     shown = [s.notes for track in of_one for s in track.slices]
     assert {(notes["rank"], notes["step"]) for notes in shown} == {(2, 3)}

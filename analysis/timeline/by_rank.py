@@ -23,13 +23,15 @@ from ..run.event_tables import EventTables, RanInCycle, RunTables
 from .arrows import Arrows, arrows
 from .cpus import cpu_work
 from .drawn import Sums, Timeline, begun_ns, moved_in
-from .overall import about, counters_and_notes, has_content, path_lines, title
+from .overall import about, counters_and_notes, has_content, legend, path_lines, title
 from .packets import Writer
 from .ranks import RankClock, lines_of_open, rank_groups
 from .slices import Group, Slices, Track
 from .tables import Tables
 
 _LOG = logging.getLogger("commtrace.analysis")
+_LAST = 1 << 24
+"""Of all places: what needs most room stands below the other ranks."""
 _TOP = 1
 """The track of the group around all, which is the first one of the first sequence."""
 
@@ -55,6 +57,8 @@ class DrawnRank(NamedTuple):
     slices: int
     moved: int
     end_ns: int
+    shades: frozenset[str]
+    """Whose colours occur."""
 
 
 class WhatCpusDid(NamedTuple):
@@ -140,7 +144,7 @@ def _parts(
 ) -> Iterator[bytes]:
     """Yield the parts of the file, and add up what is drawn in them."""
     _LOG.info("drawing %s", counted(len(ranks), "rank"))
-    sequences = len(ranks) + 1
+    sequences, shades = len(ranks) + 1, set[str]()
     of_all = Writer(zero_ns, 1, sequences)
     yield of_all.begun()
     yield from of_all.group(Group(tables.name, (), None, title(tables, zero_ns, notes)))
@@ -163,6 +167,7 @@ def _parts(
         }
         for one in of_run.by_rank(drawn_rank, given):
             sums.add(slices=one.slices, moved=one.moved, end_ns=one.end_ns)
+            shades.update(one.shades)
             yield one
 
     opened = tables.opened if tables.opened in sequence else ranks[0]
@@ -174,7 +179,9 @@ def _parts(
     if has_content(counters):
         yield from of_all.within([counters], _TOP, len(path) + first.places + len(closed))
     assert sums.end_ns is not None
-    yield of_all.content(about(tables, zero_ns, sums.end_ns, sums.moved, notes), _TOP)
+    meaning = legend(zero_ns, sums.end_ns, shades)
+    yield from of_all.within([meaning], _TOP, _LAST - 1)
+    yield of_all.content(about(tables, zero_ns, sums.end_ns, notes), _TOP)
 
 
 def drawn_rank(
@@ -200,18 +207,20 @@ def drawn_rank(
         steps=steps,
     )
     (group,) = rank_groups(tables, calls)
-    lines = lines_of_open(group)
+    lines, of_cpu = lines_of_open(group)
     writer = Writer(place.zero_ns, place.sequence, place.sequences)
     parts = (
-        writer.within(lines, _TOP, place.opened_at)
+        (*writer.within(lines, _TOP, place.opened_at), *writer.within(of_cpu, _TOP, _LAST))
         if place.closed_at is None
         else writer.group(group, place.closed_at, _TOP)
     )
-    slices = [track.content for track in group.all_tracks() if isinstance(track.content, Slices) and len(track.content)]
+    drawn = (*lines, *of_cpu) if place.closed_at is None else group.all_tracks()
+    slices = [track.content for track in drawn if isinstance(track.content, Slices) and len(track.content)]
     return DrawnRank(
         content=b"".join((writer.begun(), *parts)),
         places=len({line.name for line in lines}),
         slices=sum(map(len, slices)),
         moved=moved_in(group),
         end_ns=max(int(each.end_ns.max()) for each in slices),
+        shades=frozenset(shade for each in slices for shade in each.used_shades()),
     )

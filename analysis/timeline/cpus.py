@@ -17,6 +17,7 @@ from ..results.analysis import Analysis
 
 _ON_CPU = {"cpu": "launches its kernels late", "data": "waits for its data loader", "start": "begins late"}
 """Reasons for being late that lie with the CPU, as in `lateness`."""
+_LATE = "makes the others wait"
 _OF_HOST = ["starved_ns", "launching_ns"]
 _MOST_RANKS = 8
 _RANGE = ["thread", "name", "start_ns", "dur_ns"]
@@ -41,14 +42,14 @@ def shown_cpus(analysis: Analysis, drawn: Collection[int]) -> ShownCpus:
         return ShownCpus([], "what CPUs did are the lines `compute`, because the run has no GPU")
     if not run.details:
         return ShownCpus([], _NOT_READ)
-    late = {rank: why for rank in analysis.culprits if rank in drawn and (why := _why_late(analysis, rank)) in _ON_CPU}
+    late = {rank: _why_late(analysis, rank) for rank in analysis.culprits if rank in drawn}
     first = records(analysis.verdicts.head(1))
     verdict = str(first[0]["verdict"]) if first else ""
     by_host = _idle_by_host(analysis, drawn) if verdict in IDLE_VERDICTS else []
     ranks = [*dict.fromkeys([*late, *by_host])][:_MOST_RANKS]
     if not ranks:
         return ShownCpus([], f"no CPU is drawn, because none makes its rank late or its device idle {_ELSEWHERE}")
-    reasons = [f"rank {rank} {_ON_CPU[why]}" for rank, why in late.items() if rank in ranks]
+    reasons = [f"rank {rank} {_ON_CPU.get(why or '', _LATE)}" for rank, why in late.items() if rank in ranks]
     reasons += [f"devices are idle ({verdict})"] if by_host else []
     are = "CPUs of {} are drawn" if len(ranks) > 1 else "CPU of {} is drawn"
     others = set(drawn) - set(ranks)

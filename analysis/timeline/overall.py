@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
+from ..metrics.verdicts.of_idle import IDLE_CAUSES
 from . import colours
 from .arrows import Arrows
 from .counters import bus_bandwidths, busy, ranks_waiting
@@ -31,16 +34,40 @@ def title(tables: Tables, zero_ns: int, notes: tuple[str, ...]) -> str:
     return ". ".join([*filter(None, [tables.headline]), _counts_from(zero_ns), *notes])
 
 
-def about(tables: Tables, zero_ns: int, end_ns: int, moved: int, notes: tuple[str, ...]) -> Slices:
-    """Facts about the whole timeline, shown along all of it."""
+def about(tables: Tables, zero_ns: int, end_ns: int, notes: tuple[str, ...]) -> Slices:
+    """The verdict and its reasons, and what is not drawn, shown along the whole timeline.
+
+    Without a shade, which the viewer would show beside them: facts need no colour.
+    """
     begun, ended = (np.array([time], dtype=np.int64) for time in (zero_ns, end_ns))
-    facts: dict[str, Texts | Integers] = {
-        "zero_ns": Integers.same(zero_ns),
-        "slices_on_further_lanes": Integers.same(moved),
-    }
+    said = {**tables.reasons, "0 is at (ns since 1970)": f"{zero_ns:,}"}
+    facts: dict[str, Texts | Integers] = {name: Texts.same(text, 1) for name, text in said.items() if text}
     facts |= {f"note {number}": Texts.same(note, 1) for number, note in enumerate(notes, 1)}
     names = Texts.same(tables.headline or f"{tables.name}: {_counts_from(zero_ns)}", 1)
-    return Slices(begun, ended, names, facts).shaded(colours.OF_FACTS)
+    return Slices(begun, ended, names, facts)
+
+
+_IN_LEGEND = ("sync", "alloc", "data", "operator", "outside", "launching", "queued")
+_LEGEND: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("compute", colours.OF_COMPUTE),
+    ("copy", colours.OF_COPYING),
+    ("waiting for another rank", (colours.OF_WAITS,)),
+    ("transfer", (colours.OF_TRANSFERS,)),
+    ("a call", (colours.OF_CALLS,)),
+    ("late, up to its arrival", (colours.OF_LATENESS,)),
+    ("CPU blocked", (colours.OF_BLOCKING,)),
+    *((f"idle: {IDLE_CAUSES[f'{cause}_ns']}", (colours.OF_IDLE[cause],)) for cause in _IN_LEGEND),
+    ("idle", (colours.OF_IDLE["idle"],)),
+)
+"""What colours mean: a shade for each, or several that look alike."""
+
+
+def legend(zero_ns: int, end_ns: int, used: Collection[str]) -> Track:
+    """What the `used` shades mean, side by side along the whole timeline."""
+    entries = [(name, shades[0]) for name, shades in _LEGEND if not set(shades).isdisjoint(used)]
+    ends = zero_ns + (end_ns - zero_ns) * np.arange(len(entries) + 1, dtype=np.int64) // len(entries)
+    names, shades = (Texts(np.arange(len(entries), dtype=np.int64), texts) for texts in zip(*entries, strict=True))
+    return Track("legend", Slices(ends[:-1], ends[1:], names, shades=shades), "What colours mean; no times.")
 
 
 def _counts_from(zero_ns: int) -> str:
@@ -60,7 +87,8 @@ def path_lines(tables: Tables) -> list[Track]:
     if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
         return []
     shades = Texts(*_shades_of(pieces["kind"]))
-    labels = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
+    names = pieces["name"].fillna(pieces["kind"]).astype("string")
+    labels = names + " (rank " + pieces["rank"].astype("string") + ")"  # of which the viewer cuts the end
     notes: dict[str, Texts | Integers] = {"kind": names_in(pieces["kind"])}
     notes |= {key: integers_in(pieces[key]) for key in ("step", "rank", "activities", "waiting_rank")}
     start_ns = pieces["start_ns"].to_numpy(dtype=np.int64)

@@ -25,6 +25,7 @@ from .tables import OfRank, RowsByRank, Tables, integers_in, names_in, rows_by
 _TEXTS = {
     "process group": "process_group",
     "ranks": "pg_ranks",
+    "role": "role",
     "dtype": "dtype",
     "matched by": "matched_by",
     "kernel": "name",
@@ -34,6 +35,7 @@ _OF_CLOCK = ("offset_ns", "origin_ns", "uncertainty_ns", "linked")
 _LATE_TEXTS = ("because", "kernel", "operator", "origin_because")
 _LATE_INTEGERS = ("collective_id", "late_ns", "new_ns", "caused_wait_ns", "kernel_extra_ns", "origin_rank")
 _NAMING = ["only_last", "because", "operator", "kernel"]
+_CPU = "CPU thread"
 _NO_ROWS = np.array([], dtype=np.int64)
 _TITLES = {COMPUTE: "compute", COMM: "communication", MEMORY: "copies"}
 _SHADES = {COMPUTE: colours.OF_COMPUTE, MEMORY: colours.OF_COPYING}
@@ -103,7 +105,11 @@ class _Whole:
 
 
 def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
-    """Yield the tracks of each rank with activities in the shown steps; its first line of steps is the group's own."""
+    """Yield the tracks of each rank with activities in the shown steps.
+
+    Its first line of steps is the group's own, with waiting below, which is seen while the group is closed. What its
+    CPU did comes last: it needs most room.
+    """
     shown = np.flatnonzero(tables.in_steps(tables.activities))
     # Texts are compared only once.
     keys = tables.activities[["rank", "kind", "device", "stream", "cycle"]]
@@ -129,28 +135,68 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
             tracks += waiting_launches(tables.queues, row["rank"], began, ended, clock.common)
             tracks += held_memory(tables.memory, row["rank"], began, ended, clock.common)
             tracks += sampled(tables.counter_samples, row["rank"], began, ended, clock.common)
-            yield _group(row, tracks)
+            tracks += _cpu(whole.cpus_by_thread.get(row["rank"], {}), whole.cpus, clock)
+            yield _group(row, tracks, _waiting(whole, row["rank"]))
 
 
-def _group(row: Row, tracks: list[Track]) -> Group:
-    """A rank's group; its first track of steps is its own line, which is seen while it is closed."""
+def _waiting(whole: _Whole, rank: int) -> Slices:
+    """When a rank waited, in order and without overlap."""
+    streams = [*whole.calls_by_stream.get(rank, {}).values()]
+    calls = whole.calls.taken(np.concatenate(streams) if streams else _NO_ROWS)
+    (moving, split), start = calls.moving.both, calls.around.start_ns
+    rows = np.flatnonzero(split & (moving > start))
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    ended = np.maximum.accumulate(moving[rows])
+    start = np.maximum(start[rows], np.concatenate(([np.iinfo(np.int64).min], ended[:-1]))[: len(rows)])
+    left = moving[rows] > start
+    waits = Slices(start[left], moving[rows][left], calls.waits.taken(rows[left]))
+    return waits.shaded(colours.OF_WAITS)
+
+
+def _within(waits: Slices, steps: Slices) -> Slices:
+    """The waits, cut where steps begin and end."""
+    parts = [
+        replace(
+            waits.taken(rows),
+            start_ns=np.maximum(waits.start_ns[rows], begin),
+            end_ns=np.minimum(waits.end_ns[rows], end),
+        )
+        for begin, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)
+        for rows in [np.flatnonzero((waits.start_ns < end) & (waits.end_ns > begin))]
+    ]
+    return nested(*parts) if parts else waits.taken(_NO_ROWS)
+
+
+def _group(row: Row, tracks: list[Track], waits: Slices) -> Group:
+    """A rank's group; its first track of steps, with its waits, is its own line, which is seen while it is closed."""
     name = f"rank {row['rank']}" if row["host"] is None else f"rank {row['rank']} ({row['host']})"
     steps = next((track for track in tracks if track.name.startswith("steps")), None)
     if steps is None or not isinstance(steps.content, Slices) or not len(steps.content):
-        return Group(name, tuple(tracks))
-    return Group(name, tuple(track for track in tracks if track is not steps), steps.content)
+        return Group(name, tuple(tracks), waits if len(waits) else None)
+    own = nested(steps.content, _within(waits, steps.content))
+    return Group(name, tuple(track for track in tracks if track is not steps), own)
 
 
-def lines_of_open(group: Group) -> list[Track]:
-    """The tracks of a rank without its heading, under names that tell whose they are.
+def lines_of_open(group: Group) -> tuple[list[Track], list[Track]]:
+    """The tracks of a rank without its heading, under names that tell whose they are, and those of its CPU.
 
     The viewer opens the group on top if there is only one, and none below it. So what is to be seen at once stands
     right in that group. Source: Perfetto's UI, v52 and later, plugin dev.perfetto.GlobalGroups.
     """
     rank = group.name.split(" (")[0]  # names of hosts are long, and the viewer cuts what does not fit
-    own = [] if group.own is None else [Track("steps", group.own, f"Steps of {group.name}")]
+    own = [] if group.own is None else [Track("steps", _steps_only(group.own), f"Steps of {group.name}")]
     tracks = [track for track in (*own, *group.tracks) if isinstance(track, Track)]
-    return [replace(track, name=f"{rank}: {track.name}") for track in tracks]
+    lines, of_cpu = list[Track](), list[Track]()
+    for track in tracks:
+        (of_cpu if track.name.startswith(_CPU) else lines).append(replace(track, name=f"{rank}: {track.name}"))
+    return lines, of_cpu
+
+
+def _steps_only(own: Slices) -> Slices:
+    """Of the line of a closed rank, what is not said below it."""
+    assert own.shades is not None
+    steps = [code for code, shade in enumerate(own.shades.values) if shade == colours.OF_STEPS]
+    return own.taken(np.isin(own.shades.codes, steps))
 
 
 def _shown_by(tables: Tables, table: pd.DataFrame | None, keys: list[str]) -> RowsByRank:
@@ -180,7 +226,6 @@ def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] |
         *_ran(on_streams, COMPUTE, whole.ran, clock),
         *_communication(whole.calls_by_stream.get(rank, {}), whole.calls),
         *_ran(on_streams, MEMORY, whole.ran, clock),
-        *_cpu(whole.cpus_by_thread.get(rank, {}), whole.cpus, clock),
         _clock(whole.ran, np.concatenate([*on_streams.values()]), clock),
     ]
 
@@ -213,7 +258,7 @@ def _cpu(threads: OfRank, cpus: pd.DataFrame | None, clock: RankClock) -> Iterat
         end_ns = start_ns + work["dur_ns"].to_numpy(dtype=np.int64)
         shades = Texts(np.where(work["blocks"].to_numpy(dtype=bool), 0, -1), (colours.OF_BLOCKING,))
         slices = Slices(clock.common(start_ns), clock.common(end_ns), names_in(work["name"]), shades=shades)
-        yield from nesting(f"CPU thread {thread}", slices)
+        yield from nesting(f"{_CPU} {thread}", slices)
 
 
 def _title(what: str, device: str, stream: int) -> str:
@@ -226,7 +271,16 @@ def _communication(on_streams: OfRank, calls: DrawnCalls) -> Iterator[Track]:
     for (device, stream), on_stream in on_streams.items():
         on_this_stream = calls.around.taken(on_stream)
         for rows in lane_rows(on_this_stream.start_ns, on_this_stream.end_ns):
-            yield Track(_title(_TITLES[COMM], device, stream), calls.taken(on_stream[rows]).with_parts())
+            title = f"{_title(_TITLES[COMM], device, stream)}{_role_of(on_this_stream)}"
+            yield Track(title, calls.taken(on_stream[rows]).with_parts())
+
+
+def _role_of(calls: Slices) -> str:
+    """` (tp)`, where all calls are of groups of one role; else empty."""
+    of_calls = calls.notes["role"]
+    assert isinstance(of_calls, Texts)
+    used = np.unique(of_calls.codes)
+    return f" ({of_calls.values[int(used[0])]})" if len(used) == 1 and used[0] >= 0 else ""  # noqa: PD011 - of texts
 
 
 @dataclass(frozen=True)

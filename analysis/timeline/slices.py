@@ -119,6 +119,12 @@ class Slices:
         """The slices, all in this shade."""
         return replace(self, shades=Texts.same(shade, len(self)))
 
+    def used_shades(self) -> list[str]:
+        """The shades that occur."""
+        if self.shades is None:
+            return []
+        return [self.shades.values[code] for code in np.unique(self.shades.codes).tolist() if code >= 0]
+
     def taken(self, rows: Numbers | Mask) -> Slices:
         """The slices of these rows."""
         return Slices(

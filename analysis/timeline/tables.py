@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,8 @@ class Tables:
     `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams,
     `memory` what devices hold, `counter_samples` those of its GPUs;
     `idle` where its devices were idle, see `idle_pieces`, and `cpus` what its CPUs did, see `cpu_work`. `opened` is the
-    rank whose lines are seen at once; the first one for None. `headline`, and the sentences `notes`, are said of all.
+    rank whose lines are seen at once; the first one for None. `headline`, its `reasons` by what they are, and the
+    sentences `notes`, are said of all.
     Tables that are not given are empty.
     """
 
@@ -51,6 +52,7 @@ class Tables:
     cpus: pd.DataFrame | None = None
     opened: int | None = None
     headline: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: Collection[int] | None = None
 

@@ -19,6 +19,7 @@ from commtrace.analysis.metrics.clocks.table import aligned
 from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.critical_path import path
 from commtrace.analysis.timeline import colours
 from commtrace.analysis.timeline.drawing import run_timeline
 from commtrace.analysis.timeline.ranks import in_words
@@ -162,7 +163,29 @@ def test_steps_are_those_of_the_breakdown(shown):
         )
         for window, times in zip(windows, shown.times(bounds), strict=True):
             expected[(shown.group(rank), f"step {window.step}", *times)] += 1
-    assert Counter((g, s.name, s.start, s.end) for g, s in shown.of("steps")) == expected
+    drawn = [(g, s) for g, s in shown.of("steps") if not s.name.startswith("wait")]
+    assert Counter((g, s.name, s.start, s.end) for g, s in drawn) == expected
+
+
+def test_a_closed_rank_shows_when_it_waits_in_its_steps(shown):
+    """As long as the union of its waits, within steps; the rank whose lines are open has them below."""
+    opened = next(iter(shown.found.culprits), shown.found.run.ranks[0])
+    checked = 0
+    for rank in shown.found.run.ranks:
+        lines = [t for t in shown.tracks if t.group == shown.group(rank)]
+        seen = [s for t in lines if t.name == "steps" for s in t.slices]
+        steps, waits = [s for s in seen if s.name.startswith("step ")], [s for s in seen if s.name.startswith("wait")]
+        if rank == opened:
+            assert not waits
+            continue
+        moments = {n for t in lines if t.name.startswith("communication") for s in t.slices if s.name.startswith("wait")
+                   for n in range(s.start // 1000, s.end // 1000)}  # fmt: skip
+        inside = {n for n in moments if any(s.start // 1000 <= n < s.end // 1000 for s in steps)}
+        drawn = sum(s.end - s.start for s in waits)
+        assert drawn == pytest.approx(1000 * len(inside), abs=3000 * (len(waits) + len(steps) + 1))
+        assert all(s.parent in steps for s in waits)
+        checked += len(waits)
+    assert checked or not shown.of("late") or len(shown.found.run.ranks) == 1
 
 
 def test_clocks_are_told(shown):
@@ -227,9 +250,9 @@ def test_bus_bandwidth_is_that_of_the_collectives_of_busy_groups(shown):
     assert {t.path for t in found.values()} == {(shown.found.run.name, "counters", name) for name in found}
     said = f"no bus bandwidth of {counted(len(quiet), 'process group')} that hardly moved data"
     assert (said in shown.timeline.notes) == bool(quiet)
-    for (group, _), rows in expected.items():
-        (track,) = [t for name, t in found.items() if name.split(" (")[0] == f"bus bandwidth of group {group}"
-                    and {time for time, _ in t.points} == {time for a, b, _ in rows for time in (a, b)}]  # fmt: skip
+    for rows in expected.values():
+        ends = {time for a, b, _ in rows for time in (a, b)}
+        (track,) = [t for t in found.values() if {time for time, _ in t.points} == ends]
         assert track.unit == "GB/s"
         for time, value in track.points:
             assert value == pytest.approx(sum(v for a, b, v in rows if a <= time < b), rel=1e-9, abs=1e-9)
@@ -239,15 +262,18 @@ def test_all_begins_at_zero(shown):
     starts = [s.start for t in shown.tracks for s in t.slices] + [v[0] for t in shown.tracks for v in t.points]
     assert min(starts) == 0
     ((_, about),) = shown.of("about")
-    assert about.notes["zero_ns"] == shown.timeline.zero_ns
-    assert about.notes["slices_on_further_lanes"] == shown.timeline.moved
+    assert about.notes["0 is at (ns since 1970)"] == f"{shown.timeline.zero_ns:,}"
+    assert about.shade is None  # which the viewer would show beside what a person reads
+    assert not [name for name in about.notes if "_" in name]
+    run = records(shown.found.verdicts.head(1))[0]
+    assert (about.notes["verdict"], about.notes.get("why")) == (run["verdict"], run["why"])
 
 
 def test_slices_on_one_line_nest_or_follow_each_other(shown):
     for track in shown.tracks:
         for before, after in zip(track.slices, track.slices[1:], strict=False):
             assert before.end <= after.start or (before.start <= after.start and after.end <= before.end)
-    assert sum(len(t.slices) for t in shown.tracks if t.name != "about") == shown.timeline.slices
+    assert sum(len(t.slices) for t in shown.tracks if t.name not in ("about", "legend")) == shown.timeline.slices
 
 
 @pytest.mark.slow
@@ -256,7 +282,7 @@ def test_steps_and_ranks_can_be_chosen():
     steps = sorted(found.run.activities["step"].dropna().unique().tolist())
     few = Shown(found, steps=steps[1:2], ranks=found.run.ranks[:2])
     assert {t.group for t in few.tracks} == {found.run.name, "counters", *map(few.group, found.run.ranks[:2])}
-    assert {s.name for _, s in few.of("steps")} == {f"step {steps[1]}"}
+    assert {s.name for _, s in few.of("steps") if s.parent is None} == {f"step {steps[1]}"}
     kept = found.calls[found.calls["rank"].isin(found.run.ranks[:2]) & (found.calls["step"] == steps[1])]
     drawn = {s.notes["call_id"] for _, s in few.of("communication") if "call_id" in s.notes}
     assert drawn == set(kept["call_id"])
@@ -313,8 +339,11 @@ def test_the_lines_of_one_rank_are_open_and_those_of_the_others_below_its_steps(
     closed = {name for name in places if name.startswith("rank ")} - set(lines)
     assert {name.split(" (")[0] for name in closed} == {f"rank {r}" for r in shown.found.run.ranks if r != opened}
     assert closed < headings(shown)
-    assert max(places[name] for name in lines) < min([places[name] for name in closed], default=99)
-    assert places.get("counters", 0) in (0, max(places.values()))
+    on_top = [places[name] for name in lines if "CPU thread" not in name]
+    assert max(on_top) < min([places[name] for name in closed], default=99)
+    below = [place for name, place in places.items() if "CPU thread" not in name and name != "legend"]
+    assert places.get("counters", 0) in (0, max(below))
+    assert all(place > max(below) for name, place in places.items() if "CPU thread" in name or name == "legend")
     for rank in shown.found.run.ranks:
         (steps,) = [t for t in shown.tracks if t.group == f"rank {rank}" and t.name.startswith("steps")] or [None]
         assert steps is None or len(steps.path) == 2
@@ -439,6 +468,22 @@ def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond
 
 
 @pytest.mark.slow
+def test_the_critical_path_on_a_cpu_says_in_what_it_is():
+    """Pieces are cut at the outermost annotations, and add up to what they were."""
+    shown = Shown(analyse(DATA / "host-bound", details=True))
+    found = shown.found
+    pieces = found.of(path).pieces
+    on_cpu = [s for _, s in shown.of("critical path") if s.notes["kind"] == "cpu"]
+    whole = pieces[pieces["kind"] == "cpu"]
+    assert len(on_cpu) > len(whole) > 0
+    assert sum(s.end - s.start for s in on_cpu) == whole["dur_ns"].sum()
+    names = {s.name.removesuffix(" (rank 0)") for s in on_cpu}
+    known = {*found.run.annotations["name"], *found.run.cpu_operators["name"], "outside of operators"}
+    assert names <= known | set(whole["name"].dropna())
+    assert not any(name.startswith("ProfilerStep#") for name in names)
+
+
+@pytest.mark.slow
 def test_the_cpu_is_shown_where_devices_are_idle_because_of_their_hosts():
     shown = Shown(analyse(DATA / "host-bound", details=True))
     copies = cpus(shown) - expected_cpus(shown, [0])
@@ -448,10 +493,11 @@ def test_the_cpu_is_shown_where_devices_are_idle_because_of_their_hosts():
 
 
 @pytest.mark.slow
-def test_no_cpu_is_shown_where_the_verdict_speaks_of_none():
+def test_the_cpu_of_who_is_late_is_shown_whatever_the_cause():
     shown = Shown(analyse(DATA / "nccl-straggler", details=True))
-    assert shown.of("CPU") == []
-    assert shown.timeline.notes[0].startswith("no CPU is drawn, because none makes its rank late or its device idle")
+    (late,) = shown.found.culprits
+    assert {group for group, _ in shown.of("CPU")} <= {shown.group(late)}
+    assert shown.timeline.notes[0].startswith(f"the CPU of rank {late} is drawn, because rank {late} ")
 
 
 # --- colours ---------------------------------------------------------------------------------------------------------
@@ -464,6 +510,15 @@ def hue(text: str) -> int:
         found = int(float(16777619 * (found ^ ord(character)))) & 0xFFFFFFFF  # a product of doubles, then an int32
         found -= 2**32 if found >= 2**31 else 0
     return abs(found) % 360
+
+
+def test_the_legend_names_only_colours_that_occur(shown):
+    (track,) = [t for t in shown.tracks if t.name == "legend"]
+    drawn = {hue(s.shade) for t in shown.tracks if t is not track for s in t.slices if s.shade}
+    for entry in track.slices:  # names of kernels vary a colour a little
+        assert min(abs(hue(entry.shade) - other) for other in drawn) <= 15, entry.name
+    assert track.slices[0].start == 0
+    assert all(before.end == after.start for before, after in zip(track.slices, track.slices[1:], strict=False))
 
 
 def test_colours_are_those_of_what_is_shown(shown):
