@@ -58,13 +58,8 @@ def _late(lateness: pd.DataFrame, waited: pd.DataFrame, arrived: pd.Series[int])
 
 def _shown(tables: Tables) -> pd.DataFrame:
     """The calls that are shown, with their collective, on the common clock."""
-    roles = tables.collectives.get("role", pd.NA)
-    whole = (
-        tables.collectives[[*_OF_COLLECTIVE, "collective"]]
-        .assign(role=roles)
-        .astype({"role": "string"})
-        .rename(columns={"collective": "of_all"})
-    )
+    whole = tables.collectives.reindex(columns=[*_OF_COLLECTIVE, "collective", "role"]).astype({"role": "string"})
+    whole = whole.rename(columns={"collective": "of_all"})
     calls = tables.participation[_OF_MEMBER].merge(tables.calls[[*_OF_CALL, "collective"]], on="call_id")
     calls = calls.merge(whole, on="collective_id")
     calls["ended_ns"] = aligned(calls["start_ns"] + calls["dur_ns"], calls["rank"], tables.clocks)

@@ -46,9 +46,9 @@ def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
         start, end = (rows[key].to_numpy(dtype=np.int64) for key in ("last_start_ns", "last_end_ns"))
         time_ns, value = _summed(start, end, rows["busbw_gb_per_s"].to_numpy(dtype=np.float64))
         of_ranks = f" (ranks {in_runs(ranks)})" if ranks else ""
-        roles = rows["role"].dropna().unique() if "role" in rows else ()
-        named = roles[0] if len(roles) == 1 else f"group {group}"
-        yield Track(f"bus bandwidth of {named}{of_ranks}", Counter(time_ns, value, "GB/s"))
+        roles = sorted(set(rows["role"].dropna())) if "role" in rows else []
+        whose = roles[0] if len(roles) == 1 else f"group {group}"
+        yield Track(f"bus bandwidth of {whose}{of_ranks}", Counter(time_ns, value, "GB/s"))
 
 
 def busy(collectives: pd.DataFrame) -> pd.DataFrame:
