@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING
-from .clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 
 # In these, receivers need the root; in the others, the root needs all.
 FROM_ROOT = ("broadcast", "scatter")

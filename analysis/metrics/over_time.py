@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import bus_factor
+from ..core.arrays import Flags, Floats, Ints
 from ..core.schema import Row
-from .clocks.frame import Flags, Floats, Ints
 
 _BINS = 256
 _KEYS = ["interval", "group", "kind", "size_class"]

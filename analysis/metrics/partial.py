@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING
+from ..core.arrays import Flags, Floats
 from ..core.schema import text_codes
-from .clocks.frame import Flags, Floats
 
 _KEYS = ["kind", "group_size", "size_bytes"]
 _COMPARED = ["collective_id", *_KEYS, "pg_ranks", "arrived_ns", "dur_ns", "whole"]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 from .programs import NONE, RankProgram, steps_of
 
 _MOST_ALIGNED = 5_000

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.nccl_tests import POINT_TO_POINT
+from ..core.arrays import Flags
 from ..core.intervals import Spans
-from ..metrics.clocks.frame import Flags
 from .alike import peers
 from .engine import Playing
 from .jitter import Chosen, host_places, host_work_within

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ..core.arrays import Flags, Ints
 from ..core.steps import NO_STEP
-from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .edges import ROUNDED_NS, Edges
 from .programs import LONG_AGO, NONE, Arrivals, RankProgram, arrivals, idle_since, last_arrival, unsplit

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ..core.arrays import Flags, Ints
 from ..core.kinds import COMM, COMPUTE
 from ..core.schema import Row
 from ..core.steps import NEVER, step_windows
-from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..metrics.clocks.frame import Ints
+from ..core.arrays import Ints
 from .alike import peers
 from .programs import LONG_AGO, NONE, EventWaits, RankProgram
 

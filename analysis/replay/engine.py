@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 from .cpu_programs import cpu_edges
 from .edges import Edges, gpu_edges, ready
 from .graph import Graph, NewTimes

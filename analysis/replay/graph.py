@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 from .playing import Playing, pairs_of
 from .programs import LONG_AGO, NONE
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ..core import markers
+from ..core.arrays import Flags
 from ..core.intervals import Spans, Times, last, spans, union
-from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import Host, HostTables
 from ..metrics.device.unusual import Event, UnusualEvents, unusual_events

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 from .alike import Alike, outside_steps, peers, place_in_period
 from .playing import Playing
 from .programs import NONE, RankProgram

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..metrics.clocks.frame import Flags, Ints
+from ..core.arrays import Flags, Ints
 from .graph import ON_NOTHING, ON_TIME, Graph, Level, keys_of
 from .playing import Playing, pairs_of
 from .programs import LONG_AGO, NONE

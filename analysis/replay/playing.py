@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..metrics.clocks.frame import Ints
+from ..core.arrays import Ints
 from .edges import Edges
 from .programs import RankProgram
 

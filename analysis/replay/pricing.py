@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.arrays import Flags, Floats, Ints
 from ..core.student import student_quantile
 from ..errors import NotPredictable
 from ..metrics.causes.blame import ForWhom
-from ..metrics.clocks.frame import Flags, Floats, Ints
 from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since, UnevenExperts
 from .alike import Alike
 from .cures import CURES, LEAST, Cure

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..core.arrays import Flags, Ints
 from ..core.steps import NO_STEP
-from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from ..metrics.compute.contention import Slowdown
 from ..metrics.periods import Period

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from ..core.arrays import Ints
 from ..core.intervals import covered, spans
 from ..core.schema import Row
-from ..metrics.clocks.frame import Ints
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
 from .engine import Playing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.arrays import Flags, Ints
 from ..core.steps import LATER_STEPS, NO_STEP
-from ..metrics.clocks.frame import Flags, Ints
 
 
 @dataclass(frozen=True)

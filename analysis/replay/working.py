@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..metrics.clocks.frame import Ints
+from ..core.arrays import Ints
 from .playing import Playing, once
 from .programs import NONE
 

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
+from ..core.arrays import Flags, Ints
 from ..core.process import allow_open_files
 from ..errors import DamagedTrace, NoTraces, TooLarge, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
 from ..formats.inspector.log import LOG_BLOCK_BYTES, InspectorLog
 from ..formats.inspector.reader import check_log, damage_in, notes_of
-from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.over_time import GroupNames, OverTime
 from ..recording.communicators import JobRanks, Shown, job_ranks
 from ..recording.compression import packed_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...common.nccl_tests import SYNCHRONISING
+from ..core.arrays import Floats, Ints
 from ..formats.inspector.columns import RECORDED_KINDS, LogBlock
-from ..metrics.clocks.frame import Floats, Ints
 from ..metrics.over_time import MetCollectives, known_bus_factor
 from ..metrics.timelines.durations import split_durations
 from .waiting_calls import WaitingColumns, key_parts

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..metrics.clocks.frame import Flags, Floats, Ints
+from ..core.arrays import Flags, Floats, Ints
 
 LANE_BITS, KIND_BITS = 39, 5
 """A key without so many bits is a lane: the calls of a kind in a communicator."""

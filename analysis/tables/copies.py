@@ -22,7 +22,7 @@ from ..core.tables.columns import PARTIAL, RANK
 from ..metrics.over_steps import placed
 
 if TYPE_CHECKING:
-    from ..metrics.clocks.frame import Flags, Ints
+    from ..core.arrays import Flags, Ints
 
 COPY_TIMES = Schema("copies", "rank, device, stream, direction and memory of the host", {
     "rank": RANK,

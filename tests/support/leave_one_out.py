@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from commtrace import Analysis, analyse
+from commtrace.analysis.core.arrays import Ints
 from commtrace.analysis.errors import AnalysisError
-from commtrace.analysis.metrics.clocks.frame import Ints
 from commtrace.analysis.replay.alike import Alike
 from commtrace.analysis.replay.engine import Playing
 from commtrace.analysis.replay.lengths import measured_lengths, played_lengths

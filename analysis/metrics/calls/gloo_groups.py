@@ -16,9 +16,9 @@ import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Times
 from ...core.schema import Row, grouped
-from ..clocks.frame import Flags, Ints
 
 _THREADS = 2
 """Threads that torch gives each process group of gloo."""

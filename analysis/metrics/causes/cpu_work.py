@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, Times, covered, intersect, spans, total
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import combined, flags_of_texts, records, text_codes
 from ...core.steps import steps_at
-from ..clocks.frame import Flags, Ints
 from ..functions import first_step_ns, in_functions
 
 OUTSIDE = "outside of any operator"

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING
-from ..clocks.frame import Floats
+from ...core.arrays import Floats
 from ..needs import FROM_ROOT, TO_ROOT
 
 CHANCE = 1e-6  # below this, being last so often is not chance

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 from .accounts import Account, Sequence, account_of
 
 _FARTHEST = 32  # from collective to collective, before the search is given up

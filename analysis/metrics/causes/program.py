@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Flags, Floats
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMM, COMPUTE, KINDS, MEMORY
 from ...core.schema import bare, text_codes
 from ...core.steps import launch_times
-from ..clocks.frame import Flags, Floats
 
 PARTS = ("compute", "memory", "comm", "data", "cpu")
 SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.arrays import Flags, Floats, Ints
 from .ends import Ends, shared_collectives
-from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
+from .frame import LARGEST_DRIFT, Bends
 from .medians import LARGEST_SLOPE, median, medians, rows_of
 
 # A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what eight of ten neighbours differ by:

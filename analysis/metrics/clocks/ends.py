@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .frame import ClockFrame, Flags, Floats, Ints
+from ...core.arrays import Flags, Floats, Ints
+from .frame import ClockFrame
 from .medians import Trend, medians, rows_of, trend
 
 # Smaller differences say nothing: timestamps of torch 2.3 and older are whole microseconds.

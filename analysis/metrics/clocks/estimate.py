@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...core.arrays import Flags, Floats, Ints
 from .bends import Straightened, straightened
 from .ends import (
     COINCIDE_NS,
@@ -31,7 +32,7 @@ from .ends import (
     shared_collectives,
     trends,
 )
-from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
+from .frame import LARGEST_DRIFT, ClockFrame
 from .medians import LEAST_FOLLOWED, Centres, Trend, centres, rows_of, trend
 
 _SIGNIFICANT = 5.0

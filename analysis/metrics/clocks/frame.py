@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from ...core.arrays import Flags, Floats, Ints
 
 LARGEST_DRIFT = 50e-6
 """How much faster one clock may be than another: crystals are specified to some 25 ppm each."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .frame import Floats, Ints
+from ...core.arrays import Floats, Ints
 
 # The spread of few values is not known: ends of collectives are taken to scatter by 30 us at first.
 _ASSUMED_NS = 30_000.0

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
+from ...core.arrays import Flags, Floats, Ints
+from .frame import LARGEST_DRIFT, ClockFrame
 
 _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 

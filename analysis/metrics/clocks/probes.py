@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .frame import LARGEST_DRIFT, ClockFrame, Floats, Ints
+from ...core.arrays import Floats, Ints
+from .frame import LARGEST_DRIFT, ClockFrame
 
 AGREE = "raw clocks agree within the uncertainty"
 CONTRADICTION = "clock probe and collectives contradict each other"

@@ -16,11 +16,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ....common.nccl_tests import SYNCHRONISING
+from ...core.arrays import Flags, Ints
 from ...core.schema import Row
 from ...core.tables.communication import CLOCK_PROBES
 from .ends import RESOLUTION_NS, Ends, alike_codes
 from .estimate import ClockEstimate, estimated
-from .frame import Bends, ClockFrame, Flags, Ints
+from .frame import Bends, ClockFrame
 from .messages import Bounded, bounded, messages_of
 from .probes import AGREE, Witnessed, witnessed
 

@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core.arrays import Floats
 from ...core.intervals import Times, covered, spans
 from ...core.kinds import is_copy
 from ...core.schema import Row, bare, combined, flags_of_texts, grouped, records, text_codes
-from ..clocks.frame import Floats
 from .categories import category
 from .shapes import formula_of
 from .shapes_ranks import weighted_median

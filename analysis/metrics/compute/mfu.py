@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.schema import Row, bare, combined, flags_of_texts, records, text_codes
-from ..clocks.frame import Ints
 from .categories import takes_float32_as_tf32
 from .peaks import DevicePeaks, Peak
 from .shapes import TF32, combinations_of, formula_of

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, bare, combined, flags_of_texts, records, text_codes
-from ..clocks.frame import Ints
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core.arrays import Ints
 from ...core.intervals import Times
 from ...core.kinds import COMPUTE, MEMORY
 from ...core.schema import bare, grouped, text_codes
 from ...core.steps import NO_STEP, Mark, steps_at
-from ..clocks.frame import Ints
 from ..device.launches import enclosing, innermost
 from .flops import counted_once, counts, handing_over
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, Times, complement, union
-from ..clocks.frame import Flags, Ints
 from .holders import Stretches, holders
 from .idle import HOST, QUEUE, DeviceGaps, Gaps, Host, idle_parts
 from .launches import names_around

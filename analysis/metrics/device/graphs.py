@@ -16,11 +16,11 @@ import pandas as pd
 
 from ....common.wording import counted
 from ...core import markers
+from ...core.arrays import Ints
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped, records
 from ...core.tables.communication import ANNOTATIONS
 from ...core.tables.events import CPU_OPERATORS, LAUNCHES, MODULES, OPERATOR_CALLS
-from ..clocks.frame import Ints
 
 _FIRST = -10
 """The first number of calls and threads that stand for those of a capture; traces have none that low."""

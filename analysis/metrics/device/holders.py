@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Times
 from ...core.schema import flags_of_texts
-from ..clocks.frame import Flags, Ints
 
 _HASHED = re.compile(r"## Call CompiledFxGraph \w+ ##")
 _GRAPHS = "CompiledFxGraph"

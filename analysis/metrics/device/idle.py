@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, flags_of_texts, grouped, text_codes
 from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.events import FUNCTIONS, MODULES
-from ..clocks.frame import Flags, Ints
 from .holders import Ranges
 
 NOT_READ = (

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags
 from ...core.intervals import Spans, covered, intersect, spans, subtract, total, union
 from ...core.markers import PROFILER_STEP
 from ...core.schema import bare, records
-from ..clocks.frame import Flags
 from ..compute.flops import counted_once
 from ..functions import first_step_ns, holding_most, in_functions
 from .holders import Stretches, holders

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Ints
 from ...core.schema import bare
-from ..clocks.frame import Ints
 
 _NONE = -1
 

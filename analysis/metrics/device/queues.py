@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.intervals import Times
 from ...core.kinds import NEXT
 from ...core.schema import bare, grouped
 from ...core.steps import launch_times
-from ..clocks.frame import Ints
 
 _NEEDED = ["rank", "device", "cycle", "kind", "stream", "start_ns", "dur_ns", "correlation"]
 _UNKNOWN = np.iinfo(np.int64).min

@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Ints
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, total, union
 from ...core.kinds import MEMORY
 from ...core.schema import grouped
 from ...core.steps import NO_STEP, steps_at
-from ..clocks.frame import Ints
 from .idle import DeviceGaps, Gaps, Host, HostTables
 from .launches import names_around
 from .unusual import Event, UnusualEvents, over_usual, unusual_events

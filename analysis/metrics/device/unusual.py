@@ -13,10 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, Times, covered, spans, subtract, total, union
 from ...core.schema import bare, text_codes
 from ...core.steps import NO_STEP, Mark, steps_at
-from ..clocks.frame import Flags, Ints
 from .idle import Host
 from .launches import enclosing, names_around
 

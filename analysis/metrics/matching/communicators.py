@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..clocks.frame import Floats, Ints
+from ...core.arrays import Floats, Ints
 from .doubts import on_one_clock
 from .state import UNMATCHED, Findings, Grouping, State, rows_by_key
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags, Ints
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
-from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import LEAST_COINCIDING, Lane, Offset, offset, offset_at
 from .numbering import level_ns, most_shared, sides_by_group, steps_of_hosts

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..clocks.frame import Flags, Floats, Ints
+from ...core.arrays import Flags, Floats, Ints
 from .state import AMBIGUOUS, Findings, Grouping, State, rows_by_key
 
 # So many of a group's members are looked at.

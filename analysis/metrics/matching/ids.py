@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags, Ints
 from ...core.schema import text_codes
-from ..clocks.frame import Flags, Ints
 from .state import RUNGS, TOO_MANY, Findings, State, known_kind
 
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags, Floats, Ints
 from ..clocks.ends import COINCIDE_NS
-from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset, offset_at

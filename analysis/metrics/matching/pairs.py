@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.arrays import Ints
 from ..clocks.ends import COINCIDE_NS
-from ..clocks.frame import Ints
 from ..timelines.message_order import aligned_messages
 from .state import BY_ORDER, REPEATS, SAME_CLOCK_SLACK_NS, Decision, State, rows_by_key
 from .times import placed_within

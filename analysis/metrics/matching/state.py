@@ -15,9 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ....common.nccl_tests import SYNCHRONISING
+from ...core.arrays import Flags, Ints
 from ...core.kinds import name_on_all_ranks
 from ...core.schema import text_codes
-from ..clocks.frame import ClockFrame, Flags, Ints
+from ..clocks.frame import ClockFrame
 from ..clocks.probes import Ahead, probed
 from ..timelines.entries import CALL_KINDS, Entries
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 from ..timelines.entries import CALL_KINDS
 from .state import BY_STEP, Findings, State, codes, group_codes, kind_codes
 

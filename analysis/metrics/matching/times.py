@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags, Ints
 from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS, Ends, alike_codes, apart_ns
 from ..clocks.estimate import rough
-from ..clocks.frame import ClockFrame, Flags, Ints
+from ..clocks.frame import ClockFrame
 from ..clocks.medians import medians
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, best_of, offsets

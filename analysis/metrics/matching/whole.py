@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..clocks.frame import Flags, Floats, Ints
+from ...core.arrays import Flags, Floats, Ints
 from ..timelines.entries import PAIR, same_kind_at
 from .state import BY_ORDER, OTHER_STEP, Findings, State
 

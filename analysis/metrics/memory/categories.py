@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import Flags
 from ...core.steps import NO_STEP
-from ..clocks.frame import Flags
 from ..regions.nesting import BACKWARD, RECOMPUTE
 from .held import BEFORE, DeviceMemory
 from .places import OPTIMIZER, Places, is_backward

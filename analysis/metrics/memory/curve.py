@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import Ints
 from ...core.schema import Row
 from ...core.steps import Mark
-from ..clocks.frame import Ints
 from .categories import BLOCK_CATEGORIES, OLDER
 from .held import BEFORE, DeviceMemory
 from .rounds import step_events

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core.allocator import AllocatorAction, DeviceSnapshot
-from ..clocks.frame import Ints
+from ...core.arrays import Ints
 from .replayed import Replayed
 
 

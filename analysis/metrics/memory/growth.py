@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 from .held import BEFORE, DeviceMemory
 from .places import Places
 from .rounds import LEAST_ROUNDS, Rounds

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Times
 from ...core.schema import bare, grouped
-from ..clocks.frame import Flags, Ints
 
 NOT_RECORDED = -(2**63)
 """A time, a thread or a number of bytes that is not known."""

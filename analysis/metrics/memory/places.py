@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.schema import bare, flags_of_texts
 from ...core.steps import Mark, steps_at
-from ..clocks.frame import Flags, Ints
 from ..device.idle import Host
 from ..device.launches import names_around
 from ..functions import is_of_user

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 from ..regions.nesting import BETWEEN_NAMES, DIRECT
 from .categories import ACTIVATIONS
 from .held import BEFORE, DeviceMemory

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.allocator import NO_STACK, AllocatorAction, BlockState, DeviceSnapshot
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 
 _ROUND_BYTES = 512
 """Requests are rounded up to it: `kMinBlockSize` in c10/core/AllocatorConfig.h."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core import markers
+from ...core.arrays import Ints
 from ...core.steps import Mark
-from ..clocks.frame import Ints
 from ..regions.nesting import BACKWARD, RECOMPUTE
 from .held import BEFORE, NOT_RECORDED, DeviceMemory
 from .places import Places

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core.arrays import Ints
 from ...core.schema import Row, grouped
 from ...core.steps import NO_STEP, Mark
-from ..clocks.frame import Ints
 from ..device.idle import HostTables
 from ..regions.nesting import NOT_LAUNCHED
 from .categories import BLOCK_CATEGORIES, OLDER, UNKNOWN_USE, categories_of

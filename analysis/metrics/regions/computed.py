@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.kinds import COMPUTE
 from ...core.schema import bare, grouped
 from ..causes.cpu_work import Detailed
 from ..causes.details import Between, computed_between
-from ..clocks.frame import Ints
 from ..device.idle import Host
 from .nesting import NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMM, MEMORY
 from ...core.schema import bare
 from ...core.steps import NO_STEP, Window
-from ..clocks.frame import Flags, Ints
 from ..device.breakdown import HeldWaits
 from ..device.idle import Host, gaps_of
 

@@ -25,11 +25,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import markers
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Times
 from ...core.kinds import COMPUTE
 from ...core.schema import bare, combined, flags_of_texts, text_codes
 from ..causes.cpu_work import plain_name
-from ..clocks.frame import Flags, Ints
 
 DIRECT, BACKWARD, RECOMPUTE = 0, 1, 2
 PHASES = (None, "backward", "recompute")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.steps import NO_STEP
-from ..clocks.frame import Ints
 from .device_parts import SELF_PARTS
 from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths, without_numbers
 from .times import KEYS, NET, SUMS, RegionTimes

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
+from ...core.arrays import Ints
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped
 from ...core.steps import Window, steps_at, windows_of
 from ...core.tables.events import ACTIVITIES
-from ..clocks.frame import Ints
 from ..compute.contention import Slowdown, with_net
 from ..device.graphs import Captured
 from ..device.idle import Host, HostTables

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..clocks.frame import Floats, Ints
+from ...core.arrays import Floats, Ints
 
 
 class SplitDurations(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..clocks.frame import Flags, Ints
+from ...core.arrays import Flags, Ints
 
 UNKNOWN = -1
 CALL_KINDS = (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..clocks.frame import Floats, Ints
+from ...core.arrays import Floats, Ints
 
 _NEVER = -np.inf
 

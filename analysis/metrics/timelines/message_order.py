@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.arrays import Flags, Ints
 from ..clocks.ends import COINCIDE_NS
-from ..clocks.frame import Flags, Ints
 from .entries import Entries, same_kind
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.arrays import Flags, Floats, Ints
 from ..clocks.ends import COINCIDE_NS
-from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import median, trend
 from .entries import CALL_KINDS, Entries, gap_ns, same_kind_at
 

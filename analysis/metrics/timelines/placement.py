@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..clocks.frame import Flags, Floats, Ints
+from ...core.arrays import Flags, Floats, Ints
 from .entries import PAIR, Entries, gap_ns, same_kind_at
 from .in_order import assign_alone, assign_in_order
 

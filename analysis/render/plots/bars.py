@@ -165,7 +165,7 @@ def exposed_collectives(verdicts: Any) -> Figure:
         "collectives",
         title,
         "Time in which nothing was computed. Beside it the verdict: what bounds it."
-        + part_shown(len(rows), len(known), "kind of call", "those with most of it"),
+        + part_shown(len(rows), len(known), "kind", "those with most of it"),
         _stacked(title, names, values, _OF_COLLECTIVES, "ms", [row["verdict"] or "" for row in rows]),
         "verdicts",
         verdicts,

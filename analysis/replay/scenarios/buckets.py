@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import dtype_name, item_bytes
+from ...core.arrays import Ints
 from ...core.markers import GRADIENT, PROFILER_STEP
 from ...core.schema import grouped
 from ...core.steps import NO_STEP, steps_at
 from ...errors import NothingMeasured
-from ...metrics.clocks.frame import Ints
 from ...metrics.clocks.table import aligned
 from ..edges import Edges
 from ..engine import Playing

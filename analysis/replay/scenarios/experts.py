@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...core.arrays import Ints
 from ...core.schema import records
-from ...metrics.clocks.frame import Ints
 from ..playing import Playing
 from ..programs import NONE, RankProgram
 from .scenario import Scenario

@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import intervals
+from ...core.arrays import Flags, Ints
 from ...core.intervals import Spans, clip, complement, subtract, union
 from ...core.markers import COPY_KINDS, COPYING_OPERATORS, FROM_PAGEABLE
-from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
 from ...metrics.device.unusual import over_usual
 from ..edges import Edges, ready

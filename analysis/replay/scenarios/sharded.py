@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from ...core.arrays import Ints
 from ...errors import NothingMeasured
-from ...metrics.clocks.frame import Ints
 from ..edges import Edges
 from ..engine import Playing
 from ..links import Linked

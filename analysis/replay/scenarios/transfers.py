@@ -11,7 +11,7 @@ from math import isfinite
 
 import numpy as np
 
-from ...metrics.clocks.frame import Ints
+from ...core.arrays import Ints
 from ..engine import Playing
 from ..links import BETWEEN, Linked
 from ..programs import NONE

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ....common.wording import shortened
+from ...core.arrays import Flags, Ints
 from ...core.intervals import clip, spans, subtract, total
-from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.compute.contention import Slowdown
 from ..alike import Alike
 from ..edges import Edges, ready
