@@ -46,37 +46,53 @@ class Level(NamedTuple):
 class Graph:
     """The graph of all members of a cycle; their activities and calls are numbered one member after the other.
 
-    `ends` are where the activities of each member end, `blocked` the calls that wait. `first` and `last` are the
-    activities that begin and end each piece, which is `alone` if it waits for nothing; `rested` is how long a CPU did
-    nothing in a step before. Nodes are: `piece`; `end`, that of an activity, NONE within a piece; `shift`, of waiting
-    calls; and `cpu`, what shifts the launches of a piece. Each `target` waits for a `source`; what each piece waits for
-    has the places `inputs`, from `inputs_first` on. Some stand for an `edge` of the members, by its place among the
-    `edges`, sorted numbers as of `keys_of`. The graph `is_cut` if there were circles.
+    Shapes are numbers of all activities, pieces, waiting calls, and pairs of a node and what it waits for.
     """
 
     members: Sequence[Playing]
     ends: Ints
+    """Where the activities of each member end; (members,)."""
     start: Ints
+    """When each activity began; (activities,)."""
     rested: Ints
+    """How long the CPU had nothing to do before, in the same step; (activities,)."""
     is_met: Flags
+    """Whether each is a call of a collective; (activities,)."""
     launch: Ints
+    """The call that launched each, NONE if not known; (activities,)."""
     blocked: Ints
+    """The calls that wait for the device; (waiting,)."""
     first: Ints
+    """The activity with which each piece begins; (pieces,)."""
     last: Ints
+    """The activity with which it ends; (pieces,)."""
     alone: Flags
+    """Whether it waits for nothing; (pieces,)."""
     piece: Ints
+    """Its node; (pieces,)."""
     end: Ints
+    """The node of the end of each activity, NONE within a piece; (activities,)."""
     shift: Ints
+    """The node of each call's shift of its CPU; (waiting,)."""
     inputs: Ints
+    """Places in `source` of what pieces wait for, one piece after the other."""
     inputs_first: Ints
+    """Where those of each piece begin in `inputs`; (pieces,)."""
     cpu: Ints
+    """The node that shifts the launches of each piece; (pieces,)."""
     constant: Ints
+    """What the first nodes hold, whatever is played."""
     levels: Sequence[Level]
     source: Ints
+    """The node that is waited for; (pairs,)."""
     target: Ints
+    """The node that waits for it; (pairs,)."""
     edges: Ints
+    """The edges of the members, sorted numbers as of `keys_of`; (edges,)."""
     edge: Ints
+    """For which of the `edges` each pair stands, NONE for none; (pairs,)."""
     is_cut: bool
+    """Whether there were circles."""
 
     def edges_of(self, members: Sequence[Playing]) -> Flags | None:
         """Which of the edges are those of these members; None if they do other work, or have others.

@@ -18,32 +18,39 @@ Cycles = Sequence[Sequence[Playing]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A change of a run: its name in words, its assumptions, and the ways to make it.
+    """A change of a run, and the ways to make it.
 
     Where it is not known how exactly, there are several ways, between which the truth should lie: in the middle, or by
-    the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
-    can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
-    `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
-    Where each way is a bound, the `tightest` counts. `ends` are the same ways at other costs: the gain lies between
-    theirs. One that `leaves_out` something makes no step longer; what goes with that is not known exactly; others are
-    `never_longer`, too. No step is shorter than `least` says, in ns by step.
-    One may be `of_ranks` that become like others.
+    the way that is the likeliest.
     """
 
     name: str
+    """In words."""
     assumes: str
     changes: tuple[Change, ...]
+    """A way each; without any, nothing can be said."""
     unknown: str = ""
+    """Why nothing can be said between the ways, or at all."""
     ranks_times: float | None = None
+    """With how many times as many ranks; None for as many."""
     work_times: float = 1.0
+    """How many times as much a step then does."""
     limit: bool = False
+    """Steps run into each other: a mean over them is all that can be said."""
     likeliest: int | None = None
+    """Which of the ways."""
     tightest: bool = False
+    """Each way is a bound: the tightest counts."""
     leaves_out: bool = False
+    """It makes no step longer; what goes with that is not known exactly."""
     never_longer: bool = False
+    """It makes no step longer."""
     of_ranks: bool = False
+    """Ranks become like others."""
     least: Callable[[Cycles], dict[int, float]] | None = None
+    """How long steps are at least, in ns by step."""
     ends: tuple[tuple[Change, ...], ...] = ()
+    """The same ways at other costs: the gain lies between theirs."""
 
     @property
     def likely(self) -> Scenario:
