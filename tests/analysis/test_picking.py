@@ -11,8 +11,9 @@ from builders import LAYOUTS, US, Trace
 from commtrace.analysis.core.json_repairs import Habits
 from commtrace.analysis.formats.kineto.events import IDLE_CALLS, ROOMS, Sorted, sorted_texts
 from commtrace.analysis.formats.kineto.scan import picked
-from commtrace.analysis.formats.kineto.stream import CLOSING, OPENING, SEPARATOR
+from commtrace.analysis.formats.kineto.stream import KINETO_LAYOUT
 
+OPENING, CLOSING, SEPARATOR = KINETO_LAYOUT.opening, KINETO_LAYOUT.closing, KINETO_LAYOUT.separator
 KINETO = ("kineto", "kineto of torch 2.13")
 IDLE = {"python_function": "f", "ac2g": "ac2g", "gpu_user_annotation": "ProfilerStep#1", "overhead": "Cupti"}
 
@@ -44,8 +45,8 @@ def test_what_is_picked_is_what_is_there(layout):
     texts = chunk[len(OPENING) : end - len(CLOSING)].split(SEPARATOR)
     wanted = vars(sorted_texts(texts))
     assert all(wanted[room] for room in ("activities", "launches", "annotations", "operators", "threads"))
-    assert rooms(picked(chunk, end, Habits(), with_operators=True)) == wanted
-    without = rooms(picked(chunk, end, Habits(), with_operators=False))
+    assert rooms(picked(chunk, end, Habits(), KINETO_LAYOUT, with_operators=True)) == wanted
+    without = rooms(picked(chunk, end, Habits(), KINETO_LAYOUT, with_operators=False))
     handing_over = [t for t in wanted["operators"] if b"c10d::" in t or b'"record_param_comms"' in t]
     assert len(handing_over) == 2
     assert without == {**wanted, "operators": handing_over}
@@ -55,7 +56,9 @@ def test_allocations_are_picked_with_operators():
     memory = b'ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "ts": 1'
     idle = b'ph": "s", "id": 1'
     chunk = OPENING + memory + SEPARATOR + idle + CLOSING
-    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), with_operators=True))["memory"] == [memory]
+    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=True))["memory"] == [
+        memory
+    ]
 
 
 @pytest.mark.parametrize("layout", KINETO)
@@ -67,7 +70,7 @@ def test_names_that_say_what_categories_do(layout, name):
     for category in (*IDLE, "kernel", "user_annotation", "python_function"):
         trace.event(category, name, 0, 500)
     chunk, end = chunk_of(trace.event("overhead", "last", 1, 1), layout)
-    found = rooms(picked(chunk, end, Habits(), with_operators=False))
+    found = rooms(picked(chunk, end, Habits(), KINETO_LAYOUT, with_operators=False))
     assert {room: len(texts) for room, texts in found.items() if texts} == {"activities": 1, "annotations": 1}
 
 
@@ -80,7 +83,7 @@ def test_calls_that_launch_nothing_are_left_out(layout):
     texts = chunk[len(OPENING) : end - len(CLOSING)].split(SEPARATOR)
     launches = [t for t in texts if any(call in t for call in (b"Launch", b"Memcpy"))]
     assert len(launches) == 4 < len(texts)
-    assert rooms(picked(chunk, end, Habits(), with_operators=False))["launches"] == launches
+    assert rooms(picked(chunk, end, Habits(), KINETO_LAYOUT, with_operators=False))["launches"] == launches
     assert sorted_texts(texts).launches == launches
 
 
@@ -91,13 +94,18 @@ def test_categories_with_an_escaped_letter(letter):
     assert json.loads(f'"{escaped}"') == "kernel"
     changed = chunk[:end].replace(b'"cat": "kernel"', b'"cat": "%s"' % escaped.encode())
     assert changed != chunk[:end]
-    assert len(rooms(picked(changed + OPENING, len(changed), Habits(), with_operators=False))["activities"]) == 1
+    assert (
+        len(rooms(picked(changed + OPENING, len(changed), Habits(), KINETO_LAYOUT, with_operators=False))["activities"])
+        == 1
+    )
 
 
 def test_the_last_of_two_categories_counts():
     twice = b'ph": "X", "cat": "overhead", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + twice + CLOSING
-    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), with_operators=False))["activities"] == [twice]
+    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=False))["activities"] == [
+        twice
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +122,9 @@ def test_the_last_of_two_categories_counts():
 def test_events_in_another_layout_are_seen(foreign):
     idle = b'ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1,\n    "cat": "ac2g", "name": "ac2g"'
     chunk = OPENING + idle + SEPARATOR + idle + CLOSING
-    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), with_operators=False)) == vars(Sorted())
+    assert rooms(picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=False)) == vars(Sorted())
     mixed = OPENING + idle + foreign + idle + CLOSING
-    assert picked(mixed + OPENING, len(mixed), Habits(), with_operators=False) is None
+    assert picked(mixed + OPENING, len(mixed), Habits(), KINETO_LAYOUT, with_operators=False) is None
 
 
 @pytest.mark.parametrize("close", [b"\n  }\n  ]", b"\n  }]", b"\n  } ]", b"\n  }\r\n]", b"\n  }\t]"])
@@ -124,8 +132,8 @@ def test_a_list_that_ends_is_seen(close):
     idle = b'ph": "s", "id": 1'
     before = OPENING + idle + CLOSING
     chunk = before + OPENING + idle + close + b', "other": [' + OPENING + idle + SEPARATOR + idle + CLOSING
-    assert picked(chunk + OPENING, len(chunk), Habits(), with_operators=False) is None
-    assert picked(chunk, len(before), Habits(), with_operators=False) is not None  # not yet
+    assert picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=False) is None
+    assert picked(chunk, len(before), Habits(), KINETO_LAYOUT, with_operators=False) is not None  # not yet
 
 
 @pytest.mark.parametrize("key", [b"ph", b"cat", b"name"])
@@ -134,7 +142,7 @@ def test_what_should_be_a_text_and_is_none(key, value):
     texts = {b"ph": b'"X"', b"cat": b'"overhead"', b"name": b'"thread_name"'} | {key: value}
     text = b", ".join(b'"%s": %s' % each for each in texts.items())[1:]
     chunk = OPENING + b'ph": "s"' + SEPARATOR + text + CLOSING
-    assert sorted_texts([text]) == picked(chunk + OPENING, len(chunk), Habits(), with_operators=True)
+    assert sorted_texts([text]) == picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=True)
     assert not sorted_texts([text]).threads or key in (b"ph", b"cat")
 
 
@@ -144,7 +152,7 @@ def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
         chunk = OPENING + b'ph": "s"' + SEPARATOR + text + SEPARATOR
         end = len(chunk) - len(OPENING)
         tracemalloc.start()
-        assert (picked(chunk, end, Habits(), with_operators=False) is not None) is is_picked
+        assert (picked(chunk, end, Habits(), KINETO_LAYOUT, with_operators=False) is not None) is is_picked
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()
 
@@ -152,4 +160,4 @@ def test_what_is_found_in_a_huge_event_does_not_fill_the_memory():
 def test_what_is_broken_is_not_picked():
     broken = b'ph": "X", "cat": thread_name, "name": "k"'
     chunk = OPENING + b'ph": "s"' + SEPARATOR + broken + CLOSING
-    assert picked(chunk + OPENING, len(chunk), Habits(), with_operators=False) is None
+    assert picked(chunk + OPENING, len(chunk), Habits(), KINETO_LAYOUT, with_operators=False) is None

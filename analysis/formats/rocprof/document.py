@@ -201,8 +201,11 @@ def _decoded(path: Path, options: ReadOptions, progress: Progress | None, kind: 
 def _as(data: bytes, kind: type[_D]) -> _D:
     try:
         return msgspec.json.decode(data, type=kind)
-    except UnicodeDecodeError:  # names that a compiler made of other bytes
-        return msgspec.json.decode(data.decode("utf-8", _ANY_ENCODING), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # msgspec says one or the other, by its version
+        text = data.decode("utf-8", _ANY_ENCODING)  # names that a compiler made of other bytes
+        if text.encode() == data:
+            raise
+        return msgspec.json.decode(text, type=kind)
 
 
 def _facts(process: _Process | _ProcessUsed) -> ProcessFacts:
