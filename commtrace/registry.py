@@ -154,7 +154,7 @@ _ROWS = (
     Command(
         "layers", _CAPTURE, "Measure every layer by itself: time, memory and power.", "profiling.layers.layers_command"
     ),
-    Command("lab", _CAPTURE, "Measure this machine: seven experiments, one page.", "profiling.lab.lab_command"),
+    Command("lab", _CAPTURE, "Measure this machine: eight experiments, one page.", "profiling.lab.lab_command"),
     Command("capacity", _CAPTURE, "Search how many layers a device can train.", "profiling.capacity.capacity_command"),
 )
 

@@ -15,7 +15,7 @@ from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain
 from ..core.tables.lab import ALL_REDUCE, LAYERS, TIME_RATIOS
 from ..errors import AnalysisError
-from ..lab.files import Capacity, Layers, read_lab, read_layers
+from ..lab.files import Capacity, Layers, read_capacity, read_lab, read_layers
 from ..render.plots import layers as layer_plots
 from ..render.plots import lines, paired
 from ..render.plots.capacity import layers_by_devices
@@ -76,14 +76,9 @@ def layers_page(name: str, layers: Layers) -> ReportPage:
 
 def capacity_page(name: str, capacity: Capacity) -> ReportPage:
     """The page on a folder of `commtrace capacity`."""
-    largest = max((row for row in capacity.capacity.rows if row["fits"]), key=lambda row: row["devices"], default=None)
-    said = "no stack fits"
-    if largest is not None:
-        said = f"{largest['split']} layers fit on {counted(largest['devices'], 'device')}"
-    words = [] if capacity.incomplete is None else [f"not all was tried: {printable(capacity.incomplete)}"]
-    tables = [block("capacity", capacity.capacity, shown=True)]
-    section = Section("capacity", "Capacity", "", [layers_by_devices(capacity.capacity)], tables, words=words)
-    return page(Head(name, "report on capacity", said, []), [section])
+    found = _capacity_of(capacity)
+    section = Section("capacity", "Capacity", "", found.figures, found.tables, words=found.words)
+    return page(Head(name, "report on capacity", found.said.removesuffix("."), []), [section])
 
 
 def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
@@ -300,6 +295,21 @@ def _ratio(layers: Layers, name: str = "time-ratio") -> Answered:
     return Answered(answer, figures, [block_of(TIME_RATIOS, layers.ratios, "Table: ratio of times"), *tables], words)
 
 
+def _capacity(folders: list[Path]) -> Answered:
+    return _capacity_of(read_capacity(folders[0]))
+
+
+def _capacity_of(capacity: Capacity) -> Answered:
+    largest = max((row for row in capacity.capacity.rows if row["fits"]), key=lambda row: row["devices"], default=None)
+    said = "No stack fits."
+    if largest is not None:
+        conv, linear = counted(largest["conv_layers"], "convolution"), counted(largest["linear_layers"], "linear layer")
+        said = f"{conv} and {linear} fit on {counted(largest['devices'], 'device')}."
+    words = [] if capacity.incomplete is None else [f"not all was tried: {printable(capacity.incomplete)}"]
+    tables = [block("capacity", capacity.capacity, shown=True)]
+    return Answered(said, [layers_by_devices(capacity.capacity)], tables, words)
+
+
 def _s(time_ns: int | None) -> str:
     return "NA" if time_ns is None else f"{time_ns / 1e9:.3g} s"
 
@@ -347,5 +357,8 @@ _EXPERIMENTS: Mapping[str, _Experiment] = {
     ),
     "swap": _Experiment(
         "ReLU after the max pool", "Is VGG-16 faster if every max pool comes before its ReLU?", _swap, ""
+    ),
+    "capacity": _Experiment(
+        "Capacity", "How many layers can a device train before its memory ends?", _capacity, "table capacity"
     ),
 }

@@ -9,7 +9,9 @@ from .record import Doc, Needed, People, Record
 LAB_FILE = "lab.json"
 
 TaskStatus = Literal["open", "done", "failed"]
-ExperimentName = Literal["batch-size", "speedup", "communication", "all-reduce", "large-batch", "layers", "swap"]
+ExperimentName = Literal[
+    "batch-size", "speedup", "communication", "all-reduce", "large-batch", "layers", "swap", "capacity"
+]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def lab_command(
         ),
     ] = "lab",
 ) -> None:
-    """Measure this machine: run seven experiments, one command after another, and write one page on them.
+    """Measure this machine: run eight experiments, one command after another, and write one page on them.
 
     \b
     1  batch size: time of an epoch on one device, until memory or data end
@@ -68,6 +68,7 @@ def lab_command(
     5  large batch: loss and accuracy beside the small batch
     6  layers: time, memory and power of every layer
     7  swap: VGG-16 with ReLU after the max pool, beside plain VGG-16
+    8  capacity: how many layers a device can train
 
     Sizes follow from the GPUs, cores and memory: minutes on two cores, on GPUs whole epochs of CIFAR-10's size. An
     experiment that fails says why, and the others go on. A lab may be interrupted at any moment; the same command

@@ -53,6 +53,8 @@ class Sizes:
     vgg_batch: int
     layer_scale: float
     iters: int
+    cpu_limit: str = ""
+    """Memory of a process that stands for a device, as --memory-limit takes it."""
 
 
 def sizes(here: Here, *, quick: bool) -> Sizes:
@@ -91,6 +93,7 @@ def sizes(here: Here, *, quick: bool) -> Sizes:
         vgg_batch=2 if quick else 8,
         layer_scale=0.125 if quick else 0.25,
         iters=6 if quick else 10,
+        cpu_limit="512MiB" if quick else "1GiB",
     )
 
 
@@ -121,6 +124,7 @@ class _Planner:
             LabExperiment("large-batch", self._large_batch()),
             LabExperiment("layers", self._layers()),
             LabExperiment("swap", self._swap()),
+            LabExperiment("capacity", [self._capacity()]),
         ]
 
     def _data(self, pixels: int, samples: int) -> list[str]:
@@ -220,6 +224,15 @@ class _Planner:
             )
             for device in devices
         ]
+
+    def _capacity(self) -> LabTask:
+        """On GPUs the stack of a report, on one and on two; on a CPU as few layers as show that the search works."""
+        if self._here.gpus:
+            of_devices = ["--devices", str(min(self._here.gpus, 2))]
+            return LabTask("capacity", ["capacity", *of_devices, "--warmup", "2", "--iters", "3", *self._device], 240)
+        size = self._size
+        stack = ["--memory-limit", size.cpu_limit, "--fixed", "2", "--batch-size", "4", "--max-tries", "8"]
+        return LabTask("capacity", ["capacity", *stack, "--warmup", "1", "--iters", "2", *self._device], 9 * _START_S)
 
     def _seconds(self, commands: int, steps: float, images: float, pixels: int) -> float:
         rate = self._here.gpus * _IMAGES_PER_S_AND_GPU or self._here.cores * _IMAGES_PER_S_AND_CORE

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from builders import MS, Collective, traces_of
-from machine_builders import NO_GPU, VGG, layer, ratio, write_layers, write_swap
+from machine_builders import NO_GPU, VGG, layer, ratio, write_capacity, write_layers, write_swap
 from report_pages import assert_self_contained
 from sweep_builders import Cell, write_json, write_sweep
 from training_builders import Trained, write_training
@@ -33,6 +33,7 @@ TASKS = {
     "large-batch": ["small-batch", "large-batch"],
     "layers": ["layers-vgg16"],
     "swap": ["swap-cpu"],
+    "capacity": ["capacity"],
 }
 
 
@@ -68,6 +69,7 @@ def lab(tmp_path: Path) -> Path:
     write_training(folder / "large-batch", Trained(1, 512, [(1.9, 0.3), (1.4, 0.45)], planned=2))
     write_layers(folder / "layers-vgg16", VGG)
     write_swap(folder / "swap-cpu", 0.97, 0.95, 0.99)
+    write_capacity(folder / "capacity")
     return folder
 
 
@@ -79,6 +81,7 @@ Between 2 ranks an all_reduce of 1 MiB takes 1.0 ms, a bus bandwidth of 1.05 GB/
 After 2 epochs small-batch (32 a step, rate 0.1) is right on 85.0% of the test images
 features.0 (Conv2d) keeps most for the backward pass (1.0 MB) and classifier.0 (Linear) has most parameters (411.0 MB)
 take 0.970 times as long as those of vgg16 (95 % interval 0.950 to 0.990): vgg16-swapped is faster.
+138 convolutions and 62 linear layers fit on 2 devices.
 """.strip().splitlines()
 
 
@@ -88,11 +91,11 @@ def test_every_experiment_has_question_answer_table_picture_and_command(lab) -> 
     assert len(ANSWERS) == html.count('<p class="verdict">') - 1 == html.count("To measure it alone:")
     for answer in ANSWERS:
         assert answer in html
-    assert "7 of 7 experiments measured on vm: 2 cores" in html
-    assert html.count("<figure ") == 8
+    assert "8 of 8 experiments measured on vm: 2 cores" in html
+    assert html.count("<figure ") == 9
     assert [table.title for table in read.tables] == [
         "Table: timings", "Table: scaling", "Table: subtraction", "Table: all_reduce", "Table: training",
-        "Table: layers of layers-vgg16", "Table: ratio of times", "Table: both models",
+        "Table: layers of layers-vgg16", "Table: ratio of times", "Table: both models", "Table: capacity",
     ]  # fmt: skip
     assert "<code>commtrace sweep --workers 1,2 --name batch-size</code>" in html
     assert f"<code>commtrace table subtraction {lab}/speedup</code>" in html
@@ -109,11 +112,11 @@ def test_what_was_not_measured_is_na_with_its_reason(tmp_path) -> None:
     content["experiments"][3] |= {"tasks": [], "impossible": "this machine has one GPU, and it needs two"}
     write_json(lab / "lab.json", content)
     html = lab_page(lab).html
-    assert html.count("NA: it was not measured.") == 5
+    assert html.count("NA: it was not measured.") == 6
     assert html.count("speedup: failed: no memory; see speedup.log") == 2
     assert "NA: this machine has one GPU, and it needs two." in html
     assert "swap-cpu: not measured yet" in html
-    assert "3 of 7 experiments measured" in html
+    assert "4 of 8 experiments measured" in html
 
 
 def test_every_picture_has_a_name_of_its_own(lab) -> None:
@@ -179,7 +182,7 @@ def test_names_from_files_are_inert(tmp_path) -> None:
 
 
 def test_the_command_writes_both_pages(lab, tmp_path, capsys) -> None:
-    for folder, said in ((lab, "7 of 7 experiments"), (lab / "layers-vgg16", "report on layers")):
+    for folder, said in ((lab, "8 of 8 experiments"), (lab / "layers-vgg16", "report on layers")):
         output = tmp_path / "page.html"
         assert cli.main(["report", str(folder), "--output", str(output)]) == 0
         assert said in output.read_text()

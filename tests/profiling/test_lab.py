@@ -94,15 +94,15 @@ def test_real_images_are_not_all_at_once_in_the_memory_of_a_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"), [(None, [1, 2, 3, 4, 5, 6, 7]), ("1-3", [1, 2, 3]), ("7,2-3", [2, 3, 7]), ("4", [4])]
+    ("text", "numbers"), [(None, [1, 2, 3, 4, 5, 6, 7, 8]), ("1-3", [1, 2, 3]), ("7,2-3", [2, 3, 7]), ("4", [4])]
 )
 def test_numbers_of_experiments(text: str | None, numbers: list[int]) -> None:
     assert experiment_numbers(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["0", "8", "3-1", "x", "", "1,,2", "-2"])
+@pytest.mark.parametrize("text", ["0", "9", "3-1", "x", "", "1,,2", "-2"])
 def test_other_numbers_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected numbers from 1 to 7"):
+    with pytest.raises(UsageError, match="expected numbers from 1 to 8"):
         experiment_numbers(text)
 
 
@@ -240,7 +240,7 @@ def test_the_plan_alone_writes_nothing(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--experiments", "9"], "--experiments 9: expected numbers from 1 to 7, such as 1-3,5"),
+        (["--experiments", "9"], "--experiments 9: expected numbers from 1 to 8, such as 1-3,5"),
         (["--run-name", "a/b"], "expected one folder name"),
     ],
 )
@@ -263,14 +263,14 @@ def test_under_torchrun_it_is_refused(monkeypatch, capsys) -> None:
 @pytest.mark.slow
 def test_a_quick_lab_for_real(tmp_path) -> None:
     """One that trains, one that measures, one that swaps layers; the commands of the others have tests of their own."""
-    chosen = ["--quick", "--experiments", "1,4,7", "--device", "cpu"]
+    chosen = ["--quick", "--experiments", "1,4,7,8", "--device", "cpu"]
     command = [sys.executable, "-m", "commtrace", "lab", *chosen, "--out", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "lab" / "lab.html").read_text()
-    assert "3 of 7 experiments measured on " in page
+    assert "4 of 8 experiments measured on " in page
     assert {folder for folder, status in statuses(tmp_path / "lab").items() if status != "done"} == {
         *("speedup", "layers-single", "layers-vgg16"),
         *("small-batch", "large-batch", "large-batch-scaled-rate", "growing-batch"),
