@@ -45,6 +45,12 @@ def format_named_like(name: str) -> TraceFormat | None:
     )
 
 
+def format_in_folder(path: Path) -> TraceFormat | None:
+    """The format of a file by its name; where several have such names, and the first says less, by what it holds."""
+    named = [known for known in TRACE_FORMATS if any(fnmatchcase(path.name, pattern) for pattern in known.file_names)]
+    return format_of(path) if len(named) > 1 and named[0].is_less else next(iter(named), None)
+
+
 def name_parts(name: str) -> NameParts | None:
     """Parse a file's name, if its usual writer named it; else None."""
     for known in TRACE_FORMATS:

@@ -21,7 +21,7 @@ from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import TraceFormat
 from ..formats.others import UNTAR, UNZIP, foreign_file
-from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
+from ..formats.registry import TRACE_FORMATS, expected_files, format_in_folder, format_named_like, name_parts
 from ..recording.compression import first_bytes
 from ..recording.options import RunFacts
 from ..recording.shared_files import file_of, shared_rank
@@ -173,7 +173,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
         inside = sorted(p for p in folder.iterdir() if p.name[0] != "." and not _SIDE_FILE.search(p.name))
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    formats = {path: one for path in inside if (one := format_named_like(path.name))}
+    formats = {path: one for path in inside if (one := format_in_folder(path))}
     views, apart = _views(formats)
     formats = {path: one for path, one in formats.items() if path not in views}
     plain = _without_recorded([path for path in formats if not _is_stream(path)])

@@ -45,6 +45,11 @@ class TimeUnit:
         return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
 
 
+def three_digits(value: float) -> str:
+    """A number with three digits, or all before the point: `0.0157`, `287`, `1,234`."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
 def clock_text(ns: float) -> str:
     """An offset of clocks or its uncertainty: `12.6 us`, or `8.000 ms` from 1 ms on."""
     return f"{ns / 1e3:,.1f} us" if abs(ns) < 1e6 else f"{ns / 1e6:,.3f} ms"

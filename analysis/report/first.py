@@ -122,6 +122,8 @@ class FirstView:
     legend: Sequence[LegendEntry]
     idle: Sequence[LegendEntry]
     basis: str
+    played: str
+    """`by steps 2-4; --whole: by all`, where not all steps are played; else empty."""
     cards: Sequence[Card]
     nothing_to_gain: str
     rank_bars: Sequence[RankBar]
@@ -169,6 +171,7 @@ def first_view(analysis: Analysis) -> FirstView:
             replace(_entry(part, screen), name=part.name) for part in screen.idle if not screen.unit.is_zero(part.ns)
         ],
         basis=_basis(analysis, screen) if has_step else "",
+        played=analysis.part_note or "",
         cards=[_card(remedy, screen, whole, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
         nothing_to_gain=screen.nothing_to_gain,
         rank_bars=rank_bars,
@@ -273,7 +276,7 @@ def _shown_ranks(analysis: Analysis, culprits: Sequence[int]) -> list[int]:
 def _by_host(analysis: Analysis, culprits: Sequence[int]) -> list[PictureRow]:
     """The hosts of a run of many ranks, of many those that cause most waiting; none where not all are known."""
     hosts = {rank: analysis.run.hosts.get(rank) for rank in sorted(set(analysis.breakdown["rank"].tolist()))}
-    if len(hosts) <= _MOST_ROWS or None in hosts.values() or len(set(hosts.values())) < 2:
+    if len(hosts) <= _MOST_ROWS or None in hosts.values() or not 2 <= len(set(hosts.values())) < len(hosts):
         return []
     caused = analysis.ranks.set_index("rank")["caused_wait_ns"].fillna(0)
     of_host: dict[str, list[int]] = {}

@@ -172,7 +172,12 @@ def _communication(folders: list[Path]) -> Answered:
         )
     figures = [paired.subtraction_and_measured(subtraction)]
     tables = [block("subtraction", subtraction, shown=True)]
-    return Answered(_if_trusted(answer, sweep.timings), figures, tables)
+    used = (
+        sweep.timings[sweep.timings["batch_size_per_worker"] == row["batch_size_per_worker"]]
+        if known
+        else sweep.timings
+    )
+    return Answered(_if_trusted(answer, used), figures, tables)
 
 
 def _all_reduce(folders: list[Path]) -> Answered:

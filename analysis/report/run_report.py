@@ -20,7 +20,7 @@ from ..metrics.verdicts.of_idle import IDLE_CAUSES, idle_rows
 from ..render.fitting import shortened_kernel, shortened_path
 from ..render.plots import areas, bars, heat, points, schedule, step
 from ..render.plots.figure import Figure
-from ..render.units import TimeUnit, clock_text
+from ..render.units import TimeUnit, clock_text, three_digits
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
 from ..show.memory import growth_in_words, growth_of, headline_of_memory, main_rows
@@ -241,7 +241,7 @@ def _while_idle(analysis: Analysis, idle: pd.DataFrame) -> Iterator[str]:
 def _compute(analysis: Analysis) -> Section:
     sums = analysis.table("categories")
     first = sums.iloc[0]
-    speed = f" at {first['tflop_per_s']:,.3g} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
+    speed = f" at {three_digits(first['tflop_per_s'])} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
     says = f"{first['share_frac']:.0%} of the time of kernels is {first['category']}{speed}."
     tables = [*_blocks(analysis, "categories"), *_blocks(analysis, "mfu")]
     tables += _blocks(analysis, "shapes", largest="total_ns")
@@ -391,7 +391,13 @@ def _pipeline(analysis: Analysis) -> Section:
             says = "No stage is much heavier than the others."
     tables = [*_blocks(analysis, "pipeline_stages", largest="gain_ns"), *_blocks(analysis, "pipeline")]
     return Section(
-        "pipeline", "Stages of the pipeline", says, _one_schedule(analysis), tables, short="Pipeline", basis="one step"
+        "pipeline",
+        "Stages of the pipeline",
+        says,
+        _one_schedule(analysis),
+        tables,
+        short="Pipeline",
+        basis="the picture: one step",
     )
 
 

@@ -21,7 +21,7 @@ from ..metrics.compute.contention import Hiding
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
 from ..metrics.verdicts.thresholds import LITTLE_BYTES
-from ..render.units import TimeUnit
+from ..render.units import TimeUnit, three_digits
 from ..results.analysis import Analysis
 from .memory import limit_of
 from .step_kinds import kinds_in_words
@@ -110,12 +110,12 @@ class Rate:
     @property
     def amount(self) -> tuple[str, str]:
         """`287` and `GB/s`, or `24.1` and `us a call` where that is latency."""
-        return (f"{self.time_us:,.3g}", "us a call") if self.is_latency else (self.gb_per_s, "GB/s")
+        return (three_digits(self.time_us), "us a call") if self.is_latency else (self.gb_per_s, "GB/s")
 
     @property
     def gb_per_s(self) -> str:
         """`287`, `120 to 287`."""
-        low, high = (f"{v:,.3g}" if v < 1000 else f"{v:,.0f}" for v in (self.slowest_gb_per_s, self.fastest_gb_per_s))
+        low, high = map(three_digits, (self.slowest_gb_per_s, self.fastest_gb_per_s))
         return low if low == high else f"{low} to {high}"
 
     @property
@@ -132,7 +132,7 @@ class Rate:
         if self.normal_gb_per_s is None or self.of_normal_frac is None or self.is_latency:
             return ""
         share = f"{self.of_normal_frac:.0%}" if self.of_normal_frac >= _SHOWN_FROM else "under 1%"
-        return f"others get {self.normal_gb_per_s:,.3g} ({share})"
+        return f"others get {three_digits(self.normal_gb_per_s)} ({share})"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ CONTENTION = Schema("contention", "rank, kind of collective, and category of ker
     "sm_active_frac": ("Float64", "likewise of SM Active: how much of the multiprocessors did anything"),
     "shared": (
         "string",
-        "what both need: memory bandwidth (memory_frac 0.75 or more) or multiprocessors (0.5 or less); else NA",
+        "what both need: memory bandwidth (memory_frac >= 0.75), multiprocessors (<= 0.5, and these are busy), or NA",
     ),
 })  # fmt: skip
 CONTENTION_KERNELS = Schema("contention_kernels", "rank, kind of collective, and kernel that ran beside it", {

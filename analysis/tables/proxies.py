@@ -40,7 +40,10 @@ PROXIES = Schema("proxies", "rank, collective, process group and direction", {
     "over-time.md#what-proxies-wait-for",
     command="table proxies",
     after="traffic",
-    none_found="no log of NCCL Inspector has steps of proxies (NCCL_INSPECTOR_ENABLE_PROXY=1)",
+    none_found=(
+        "no log of NCCL Inspector has steps of proxies; set NCCL_INSPECTOR_ENABLE_PROXY=1 and "
+        "NCCL_INSPECTOR_DUMP_PROXY_STEPS=1"
+    ),
     narrow=("rank", "collective", "direction", "gpu_frac", "peer_frac", "wire_frac", "flush_frac", "steps"),
 )
 def proxies(comm_args: pd.DataFrame) -> pd.DataFrame:

@@ -56,7 +56,9 @@ def _outermost(analysis: Analysis, clock: Row) -> pd.DataFrame:
 def _cut(piece: Row, work: pd.DataFrame) -> Iterator[Row]:
     """The parts of a piece: what the CPU was in, and the rest between."""
     begin, end = piece["start_ns"], piece["start_ns"] + piece["dur_ns"]
-    inside = work[(work["start_ns"] < end) & (work["end_ns"] > begin)]
+    # In order, and none overlaps another.
+    first = int(work["end_ns"].searchsorted(begin, side="right"))
+    inside = work.iloc[first : int(work["start_ns"].searchsorted(end, side="left"))]
     at, least = begin, _LEAST_FRAC * piece["dur_ns"]
     for row in records(inside):
         since, until = max(row["start_ns"], at), min(row["end_ns"], end)

@@ -118,6 +118,8 @@ def test_a_line_is_exact_and_what_is_none_makes_the_interval_wide():
     )
     straight = [one._replace(least_bytes=1_480, most_bytes=1_500) if one.batch == 30 else one for one in curved]
     assert exact.note is None
+    unused = [BatchPeak(batch, peak, peak, 1_100 + peak) for batch, peak in ((10, 0), (20, 1_200), (30, 2_400))]
+    assert largest_batch(unused, 9_000).note is None
     assert largest_batch([*straight[::2], BatchPeak(20, 1_270, 1_290, 1_300)], 2_000).note is None
     flat = largest_batch([BatchPeak(10, 900, 1_100, 1_200), BatchPeak(20, 900, 1_100, 1_200)], 2_000)
     assert (flat.low, flat.high, flat.note) == (None, None, "the peak does not grow with the batch")

@@ -258,11 +258,13 @@ def test_the_command(tmp_path, capsys):
 # Counters
 
 
-def sampled(memory: Sequence[float], *, beside_us: Sequence[float] = (15.1, 15.2, 15.3, 15.1), rank: int = 0) -> Trace:
+def sampled(
+    memory: Sequence[float], *, busy: float = 90, beside_us: Sequence[float] = (15.1, 15.2, 15.3, 15.1), rank: int = 0
+) -> Trace:
     """Kernels before an all_gather and beside it, with so many samples of the memory there, and others elsewhere."""
     made, at = trace([10.1, 10.2, 10.3, 10.1], beside_us, rank=rank), 150 * US + 701  # one sample in 100 ns
     for percent in memory:
-        made.counter("DRAM BW (%)", at := at + 100, percent).counter("SM Active (%)", at, 100 - percent)
+        made.counter("DRAM BW (%)", at := at + 100, percent).counter("SM Active (%)", at, busy)
         made.counter("SM Clock (MHz)", at, 1980)
     for elsewhere in (110 * US, 5 * US, 900 * US):  # alone, and while nothing runs
         made.counter("DRAM BW (%)", elsewhere, 1)
@@ -279,8 +281,13 @@ def sampled(memory: Sequence[float], *, beside_us: Sequence[float] = (15.1, 15.2
 def test_counters_say_what_both_need(memory, shared, tmp_path):
     row = of(tmp_path, sampled(memory))[0]
     assert row["memory_frac"] == pytest.approx(np.mean(memory) / 100)
-    assert row["sm_active_frac"] == pytest.approx(1 - np.mean(memory) / 100)
+    assert row["sm_active_frac"] == pytest.approx(0.9)
     assert row["shared"] == shared
+
+
+def test_multiprocessors_that_have_nothing_to_do_are_not_missing(tmp_path):
+    row = of(tmp_path, sampled([10, 20, 10], busy=40))[0]
+    assert (row["sm_active_frac"], row["shared"]) == (pytest.approx(0.4), None)
 
 
 def test_two_samples_are_too_few(tmp_path):

@@ -499,7 +499,9 @@ def test_dropped_records_of_proxies_are_said(tmp_path):
     told = json.loads(marker)
     told["dump_stats"] |= {"proxy_dropped_since_last_dump": 4, "proxy_ops_dropped_since_last_dump": 1}
     (tmp_path / "node-pid1.log").write_text("".join(f"{line}\n" for line in (json.dumps(told), *lines)))
-    assert "5 records of proxies dropped by the Inspector" in " ".join(analyse(tmp_path, cache=False).run.notes)
+    assert "5 steps or operations of proxies dropped by the Inspector" in " ".join(
+        analyse(tmp_path, cache=False).run.notes
+    )
     assert analyse(tmp_path, cache=False).proxies["steps"].tolist() == [1]
 
 

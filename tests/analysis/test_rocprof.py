@@ -207,6 +207,41 @@ def test_names_of_files_or_else_gpus_tell_ranks(tmp_path: Path, kind: str, names
     assert any("counted as ranks by host and GPU" in note for note in found.run.notes) == (names[0][0] == "4")
 
 
+def test_names_tell_ranks_where_variables_repeat_one(tmp_path: Path) -> None:
+    """As of processes that one task of Slurm has started."""
+    for rank in (1, 0):
+        process = small(7 + rank, environment={"SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
+        write_database(tmp_path / f"rank{rank}_results.db", [process])
+    found = analyse(tmp_path, cache=False)
+    assert found.run.traces[["rank", "pid"]].to_numpy().tolist() == [[0, 7], [1, 8]]
+
+
+def test_the_only_worker_of_a_merged_database_is_rank_0(tmp_path: Path) -> None:
+    found = analyse(write_database(tmp_path / "merged.db", [Process(3), small(7)]), cache=False)
+    assert found.run.traces[["rank", "pid"]].to_numpy().tolist() == [[0, 7]]
+
+
+def test_a_rank_that_did_not_communicate_meanwhile_is_one(tmp_path: Path) -> None:
+    quiet = Process(8, environment={"RANK": "1", "WORLD_SIZE": "2"})
+    quiet.kernel("gemm", 1_000, 2_000)
+    helper = Process(9, environment={"RANK": "0", "WORLD_SIZE": "2"})
+    helper.kernel("gemm", 1_000, 2_000)
+    busy = small(7, environment={"RANK": "0", "WORLD_SIZE": "2"})
+    found = analyse(write_database(tmp_path / "merged.db", [busy, quiet, helper]), cache=False)
+    assert found.run.traces[["rank", "pid"]].to_numpy().tolist() == [[0, 7], [1, 8]]
+
+
+@pytest.mark.usefixtures("made")
+def test_what_is_only_named_like_it_is_no_file_of_rocprof(tmp_path: Path) -> None:
+    documents("plain", tmp_path)
+    first = sorted(tmp_path.glob("*.json*"))[0]
+    before = analyse(tmp_path, cache=False).run.ranks
+    first.rename(first.with_name("rank0_results.json" + (".gz" if first.suffix == ".gz" else "")))
+    for other in sorted(tmp_path.glob("*.pt.trace.json*")):
+        other.rename(other.with_name(other.name.replace(".pt.trace", "_trace")))
+    assert analyse(tmp_path, cache=False).run.ranks == before
+
+
 @BOTH
 def test_a_launcher_is_no_rank(tmp_path: Path, kind: str) -> None:
     written(tmp_path, kind, Process(3), name="3_results")

@@ -122,6 +122,7 @@ class ProxyTrace(ProxyStep, gc=False):
     parent_sn: _Sn | None = None
     direction: str = ""
     steps: list[ProxyStep] = []
+    n_steps_dropped: _Count = 0
 
     @property
     def own_steps(self) -> list[ProxyStep]:

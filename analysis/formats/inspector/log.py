@@ -144,6 +144,7 @@ class InspectorLog:
     def _note_proxy(self, trace: ProxyTrace, *, is_whole: bool) -> None:
         if self.proxies is not None and self._context is not None and (self._left > 0 or is_whole):
             self.proxies.add(self._context[0], trace)
+            self.proxies_dropped += trace.n_steps_dropped
         self._left -= 1
 
     def _begin(self, header: LineHeader, metadata: LineMetadata, stats: DumpStats | None) -> None:

@@ -183,8 +183,8 @@ def _on_proxies(log: InspectorLog, unclear: int) -> Iterator[str]:
         )
     if log.proxies_dropped:
         yield (
-            f"{encodable(log.path.name)}: {counted(log.proxies_dropped, 'record')} of proxies dropped by the "
-            "Inspector, whose buffer was full; what is summed over the others is less than all"
+            f"{encodable(log.path.name)}: {counted(log.proxies_dropped, 'step')} or operations of proxies dropped "
+            "by the Inspector, whose buffer was full; what is summed over the others is less than all"
         )
 
 

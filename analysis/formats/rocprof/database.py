@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...core.budget import Budget
 from ...errors import DamagedTrace, NotATrace, TraceError
 from ...recording.arrays import Int64s
 from ...recording.database import Database, WrittenBy
@@ -34,7 +33,6 @@ _ROCPROF = WrittenBy("databases of rocprofv3", AGAIN)
 _BEGIN, _KERNELS = "rocpd_", "rocpd_kernel_dispatch"
 _OF_RPD = ("rocpd_op", "rocpd_api", "rocpd_kernelapi")
 _OF_TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
-_LOOK_BYTES = 100_000_000
 _MARKER = "MARKER"
 _MOST_AGENTS = 1 << 16
 _MARK_BYTES = 400
@@ -50,14 +48,14 @@ class _AgentData(msgspec.Struct):
 
 def is_rocpd(path: Path) -> bool:
     """Whether an SQLite database has a table of rocpd; False if it cannot be read."""
-    with suppress(TraceError), Database(path, _ROCPROF, Budget(_LOOK_BYTES)) as database:
+    with suppress(TraceError), Database(path, _ROCPROF, ReadOptions().budget()) as database:
         return database.has_like(_BEGIN)
     return False
 
 
 def processes_in_database(path: Path) -> list[ProcessFacts]:
     """The processes in a database. Raises UnreadableFile, NotATrace, DamagedTrace, TooLarge."""
-    with Database(path, _ROCPROF, Budget(_LOOK_BYTES)) as database:
+    with Database(path, _ROCPROF, ReadOptions().budget()) as database:
         return [one.facts() for one in _processes(database, ReadOptions())]
 
 

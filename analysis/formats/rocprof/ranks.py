@@ -14,16 +14,17 @@ from pathlib import Path
 from ....common.wording import shortened
 from ....contract.limits import RANK_LIMIT
 from ...core.escaping import encodable
-from ...errors import MixedJobs, TraceError
+from ...errors import MixedJobs, TooLarge, TraceError
+from ...recording.compression import first_bytes
 from ...recording.options import ReadOptions
 from ...recording.shared_files import SharedRank, natural_order, rank_in_name
 from ..format import RanksInFiles
-from .database import is_rocpd, processes_in_database
+from ..others import SQLITE
+from .database import processes_in_database
 from .document import processes_in_document
 from .process import ProcessFacts
 
 _APART_NS = 2_000_000_000
-_LIMIT_GB = 8.0
 _MOST_NAMED = 8
 _MOST_PROCESSES = 1024
 """No machine runs as many; their reader refuses so many ranks in a file."""
@@ -43,35 +44,39 @@ def processes_as_ranks(paths: Sequence[Path]) -> RanksInFiles:
     """Find the ranks in the files of a run.
 
     Files that cannot be read, or hold one rank that their name tells, stay as they are; processes that used no GPU are
-    left out, such as a launcher's own, and others that do not communicate, where some do. Raises MixedJobs.
+    left out, such as a launcher's own, and others that do not communicate, where some do. Raises MixedJobs, TooLarge.
     """
     with ThreadPoolExecutor(max_workers=2) as threads:
         held = list(threads.map(_held, paths))
     every = [(one.path, facts) for one in held for facts in one.processes or ()]
     each = _working(every)
     notes = list(_on_others(every, each))
+    if len(every) == len(paths) == 1:
+        return RanksInFiles(list(paths), notes)
     ranks, size = _by_launcher(each)
-    kept = {path for path, _ in each} | {one.path for one in held if one.processes is None}
-    if ranks is None:
-        if len({path for path, _ in each}) == len(each) and _names_have_ranks([path for path, _ in each]):
-            return RanksInFiles([path for path in paths if path in kept], notes)
+    if ranks is None and (ranks := _by_names(each)) is None:
         _check_one_run(each)
         order = sorted(each, key=_place)
         ranks = {(path, facts.pid): rank for rank, (path, facts) in enumerate(order)}
         notes += _on_counting(order)
+    in_file: dict[Path, list[SharedRank]] = {one.path: [] for one in held}
+    for path, facts in each:
+        in_file[path].append(SharedRank(ranks[path, facts.pid], size, facts.pid))
+    unread = {one.path for one in held if one.processes is None}
     found: list[Path] = []
     for path in paths:
-        shared = [SharedRank(ranks[path, facts.pid], size, facts.pid) for other, facts in each if other == path]
-        found += [rank.in_file(path) for rank in sorted(shared)] or ([path] if path in kept else [])
+        found += [rank.in_file(path) for rank in sorted(in_file[path])] or ([path] if path in unread else [])
     return RanksInFiles(found, notes)
 
 
 def _held(path: Path) -> _Held:
     try:
-        if is_rocpd(path):
+        if first_bytes(path).startswith(SQLITE):
             processes = processes_in_database(path)
         else:
-            processes = processes_in_document(path, ReadOptions(memory_gb=_LIMIT_GB))
+            processes = processes_in_document(path, ReadOptions())
+    except TooLarge:  # without it, others would be counted as if it were not there
+        raise
     except TraceError:
         return _Held(path)
     is_sound = 0 < len(processes) <= _MOST_PROCESSES and len({one.pid for one in processes}) == len(processes)
@@ -79,12 +84,15 @@ def _held(path: Path) -> _Held:
 
 
 def _working(every: Sequence[_InFile]) -> list[_InFile]:
-    """Processes that communicate; if none does, those that used GPUs; if none did, all."""
-    for does in (lambda facts: facts.communicates, lambda facts: facts.gpus, lambda _: True):
-        working = [(path, facts) for path, facts in every if does(facts)]
-        if working:
-            return working
-    return []
+    """Processes that communicate; if none does, those that used GPUs; if none did, all.
+
+    A rank of its own that used a GPU may not have communicated while it was captured.
+    """
+    taken = {facts.rank for _, facts in every if facts.communicates}
+    if taken:
+        own = [facts.gpus and facts.rank is not None and facts.rank not in taken for _, facts in every]
+        return [one for one, is_rank in zip(every, own, strict=True) if one[1].communicates or is_rank]
+    return [one for one in every if one[1].gpus] or list(every)
 
 
 def _by_launcher(each: Sequence[_InFile]) -> tuple[dict[tuple[Path, int], int] | None, int | None]:
@@ -97,8 +105,11 @@ def _by_launcher(each: Sequence[_InFile]) -> tuple[dict[tuple[Path, int], int] |
     return (ranks, size) if is_told else (None, None)
 
 
-def _names_have_ranks(paths: Sequence[Path]) -> bool:
-    return len(paths) < 2 or all(rank_in_name(path.name) is not None for path in paths)
+def _by_names(each: Sequence[_InFile]) -> dict[tuple[Path, int], int] | None:
+    """The rank of each process as the name of its file has it; None unless each has a file, and a rank, of its own."""
+    ranks = {(path, facts.pid): rank for path, facts in each if (rank := rank_in_name(path.name)) is not None}
+    files = {path for path, _ in each}
+    return ranks if len(files) == len(each) == len(ranks) == len(set(ranks.values())) else None
 
 
 def _place(one: _InFile) -> tuple[object, ...]:

@@ -23,6 +23,8 @@ _MEMORY_COUNTER, _BUSY_COUNTER = ("DRAM BW", "%"), ("SM Active", "%")
 _FULL, _FREE = 0.75, 0.5
 """Of the memory bandwidth: copies reach some 0.9, so that means from 0.75 on are of memory that is mostly full; where
 half of it is free, what kernels lack is something else, and NCCL's take multiprocessors."""
+_BUSY = 0.75
+"""Of the multiprocessors: where more of them have nothing to do, they are not what is missing either."""
 _LEAST_SAMPLES = 3
 
 
@@ -35,9 +37,10 @@ class Load(NamedTuple):
     @property
     def shared(self) -> str | None:
         """What compute lacks beside that communication, if it is slower there; None where that stays open."""
-        if self.memory_frac is None or _FREE < self.memory_frac < _FULL:
-            return None
-        return _MEMORY if self.memory_frac >= _FULL else _MULTIPROCESSORS
+        if self.memory_frac is not None and self.memory_frac >= _FULL:
+            return _MEMORY
+        are_free = self.memory_frac is not None and self.memory_frac <= _FREE
+        return _MULTIPROCESSORS if are_free and (self.busy_frac or 0.0) >= _BUSY else None
 
 
 def loads_beside(

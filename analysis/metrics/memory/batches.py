@@ -75,13 +75,14 @@ def largest_batch(peaks: Sequence[BatchPeak], limit_bytes: int | None) -> BatchF
 
 def _off_the_line(peaks: Sequence[BatchPeak], line: MemoryLine) -> str | None:
     """Which peak is farthest from the line, if by more than steps and fragments differ; None if all are on it."""
-    apart = {one.batch: one.most_bytes / (line.fixed_bytes + one.batch * line.per_sample_bytes) - 1 for one in peaks}
-    batch = max(apart, key=lambda batch: abs(apart[batch]))
-    if abs(apart[batch]) <= _UNSEEN + _spread(peaks):
+    on_line = [max(line.fixed_bytes + one.batch * line.per_sample_bytes, 1.0) for one in peaks]
+    each = [(one.most_bytes / bytes_ - 1, one.batch) for one, bytes_ in zip(peaks, on_line, strict=True)]
+    apart, batch = max(each, key=lambda one: abs(one[0]))
+    if abs(apart) <= _UNSEEN + _spread(peaks):
         return None
-    where = "above" if apart[batch] > 0 else "below"
+    where = "above" if apart > 0 else "below"
     return (
-        f"the peaks are not on one line: that of batch {batch} is {abs(apart[batch]):.0%} {where} it; the interval "
+        f"the peaks are not on one line: that of batch {batch} is {abs(apart):.0%} {where} it; the interval "
         "holds what every two runs tell"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from ....common.wording import bytes_text
 from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
-from ..units import TimeUnit
+from ..units import TimeUnit, three_digits
 from .colours import PART_KINDS
 from .drawing import LEGEND_LINE, WIDTH, Drawing, legend_places, pixels, region_labels, text_width
 from .figure import Figure, part_shown
@@ -178,7 +178,7 @@ def kernel_categories(categories: Any, nearly_all: float) -> Figure:
     entries = []
     for row in rows:
         has_speed = row["tflop_per_s"] and row["with_flop_frac"] >= nearly_all
-        speed = f", {row['tflop_per_s']:,.3g} TFLOP/s" if has_speed else ""
+        speed = f", {three_digits(row['tflop_per_s'])} TFLOP/s" if has_speed else ""
         entries.append((row["category"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}{speed}"))
     title = "Kernels by category"
     return Figure(

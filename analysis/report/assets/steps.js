@@ -120,7 +120,7 @@ const viewer = () => {
   picture.setAttribute("role", "group");
   picture.setAttribute("aria-label", "The step on every rank");
   const legend = make("ul", { className: "legend" });
-  const KINDS = { compute: "compute", memory: "copies", wait: "waiting for others", transfer: "moving data", unsplit: "either of both", cpu: "device idle, CPU in a long call" };
+  const KINDS = { compute: "compute", memory: "copies", wait: "waiting for others", transfer: "moving data", unsplit: "either of both", cpu: "CPU in a long call" };
   stage.append(tools, picture, readout, legend);
 
   const ranksShown = () => {
@@ -207,8 +207,9 @@ const viewer = () => {
           bars.transfer.push([start + wait, end]);
         }
       });
-      // What its CPU was in while the device had nothing to do: where compute is missing.
-      for (const { from, to, words, ns } of step.events.filter((event) => event.rank === row.rank)) {
+      // What its CPU was in for long, which is why compute is missing there; of several devices, once.
+      const isFirst = rows.findIndex((other) => other.rank === row.rank) === place;
+      for (const { from, to, words, ns } of isFirst ? step.events.filter((event) => event.rank === row.rank) : []) {
         const x = left + (Math.max(from - begin, 0) / span) * wide, until = left + (Math.min(to - begin, span) / span) * wide;
         if (until <= left || x >= left + wide) continue;
         drawing.append(svg("rect", { class: "f-cpu event", x, y, width: Math.max(until - x, 1), height: half }));
