@@ -20,7 +20,7 @@ UNITLESS = {
     "verified_events", "requests", "tokens", "registers", "address",
     "world_size", "pid", "group_size", "found_group_size", "seq", "turn", "batch", "root", "waited_for",
     "origin_rank", "blamed_rank", "to_rank", "chance", "first_rank", "last_rank", "cycles", "calls", "split_calls",
-    "straggler_rank", "shared_cores",
+    "straggler_rank", "shared_cores", "proxy_send_steps", "proxy_recv_steps",
     "times_last", "complete", "peer", "hot_rank", "linked", "sizes", "n_compute", "n_comm", "n_memory", "n_no_step",
     "cell", "workers", "batch_size_per_worker", "timed_steps", "epoch_steps", "traced_steps", "dataset_samples",
     "blocks_per_sm", "ranks", "devices", "kernels", "steps_a", "steps_b", "captures_a", "captures_b", "p_value",
