@@ -75,8 +75,8 @@ def largest_batch(peaks: Sequence[BatchPeak], limit_bytes: int | None) -> BatchF
 
 def _off_the_line(peaks: Sequence[BatchPeak], line: MemoryLine) -> str | None:
     """Which peak is farthest from the line, if by more than steps and fragments differ; None if all are on it."""
-    on_line = [max(line.fixed_bytes + one.batch * line.per_sample_bytes, 1.0) for one in peaks]
-    each = [(one.most_bytes / bytes_ - 1, one.batch) for one, bytes_ in zip(peaks, on_line, strict=True)]
+    on_line = [line.fixed_bytes + one.batch * line.per_sample_bytes for one in peaks]
+    each = [((one.most_bytes - at) / max(at, 1.0), one.batch) for one, at in zip(peaks, on_line, strict=True)]
     apart, batch = max(each, key=lambda one: abs(one[0]))
     if abs(apart) <= _UNSEEN + _spread(peaks):
         return None
