@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ _INTERLEAVED = 2
 def parse_stage_blocks(text: str) -> tuple[int, ...]:
     """The numbers in `2,6,2`. Raises UsageError."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    if not all(re.fullmatch(r"[0-9]{1,6}", part) and int(part) for part in parts):
         raise UsageError(f"--stage-blocks {text}: expected how many blocks each stage has, such as 2,6,2")
     return tuple(map(int, parts))
 

@@ -119,6 +119,7 @@ def test_no_block_of_the_swapped_vgg_begins_in_place() -> None:
         (["--stage-blocks", "5,5"], "--stage-blocks 5,5: only a pipeline has them"),
         ([*PIPELINE, "--stage-blocks", "5,x"], "--stage-blocks 5,x: expected how many blocks each stage has"),
         ([*PIPELINE, "--stage-blocks", "0,10"], "expected how many blocks each stage has"),
+        ([*PIPELINE, "--stage-blocks", "9" * 5000], "expected how many blocks each stage has"),
         ([*PIPELINE, "--stage-blocks", "4,5"], "expected 2 numbers, one of each stage, with a sum of 10"),
         ([*PIPELINE, "--stage-blocks", "4,4,2"], "found 3 with a sum of 10"),
         ([*PIPELINE, "--stages-per-rank", "2"], "several are for --pipeline-schedule interleaved"),

@@ -119,7 +119,8 @@ class ProxyTrace(ProxyStep, gc=False):
 
     record_type: str = ""
     parent_type: str = ""
-    parent_sn: _Sn | None = None
+    parent_sn: int | None = None
+    """Any number, as where it is not set: a call it is not names none."""
     direction: str = ""
     steps: list[ProxyStep] = []
     n_steps_dropped: _Count = 0
