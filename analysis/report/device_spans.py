@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ..core.declaring import each_rank, value
 from ..core.intervals import Spans, spans
 from ..core.kinds import COMPUTE, MEMORY, NEXT
 from ..core.schema import grouped, records
+from ..core.steps import Window, windows_by_process
 from ..render.plots.step import ahead_ns, coarser
 from ..run.run import Run
 
@@ -23,7 +25,10 @@ WHOLE = -1
 
 
 class DeviceSpans(NamedTuple):
-    """What one device did in one step, from `begin` to `end`; times are on the common clock, in ns."""
+    """What one device did in one step, from `begin` to `end`: its window, and all that belongs to it.
+
+    Times are on the common clock, in ns. A device may be idle at either end, as while it waits for the first batch.
+    """
 
     step: int
     rank: int
@@ -53,6 +58,10 @@ def drawn_spans(
 ) -> list[DeviceSpans]:
     """What each device did in each step, in at most `spans_of_device` spans of compute, and of copies."""
     known = {row["rank"]: row for row in records(clocks)}
+    windows: dict[tuple[int, int], Window] = {}
+    if has_steps:
+        for (rank, _), of_process in windows_by_process(activities).items():
+            windows |= {(rank, window.step): window for window in of_process}
     activities = activities if has_steps else activities.assign(step=WHOLE)
     activities = activities[activities["kind"] != NEXT]
     found = []
@@ -63,5 +72,10 @@ def drawn_spans(
         compute, copies = (
             coarser(spans(starts[kinds == kind], ends[kinds == kind]), spans_of_device) for kind in (COMPUTE, MEMORY)
         )
-        found.append(DeviceSpans(int(step), int(rank), device, int(starts.min()), int(ends.max()), compute, copies))
+        begin, end = int(starts.min()), int(ends.max())
+        if window := windows.get((rank, step)):
+            edges = np.array([window.start_ns, window.end_ns])
+            first, last = (edges - ahead_ns(known.get(rank), edges)).tolist()
+            begin, end = min(begin, first), max(end, last)
+        found.append(DeviceSpans(int(step), int(rank), device, begin, end, compute, copies))
     return found

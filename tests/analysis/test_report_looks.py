@@ -13,6 +13,7 @@ from report_pages import ReadPage, assert_self_contained
 
 from commtrace import analyse, compare, plots
 from commtrace.analysis.core.schema import plain, records
+from commtrace.analysis.core.steps import windows_by_process
 from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.fitting import short_words
 from commtrace.analysis.render.people import shown_columns
@@ -22,6 +23,7 @@ from commtrace.analysis.render.plots.drawing import legend_places, text_width
 from commtrace.analysis.render.plots.scales import covering
 from commtrace.analysis.render.units import clock_text
 from commtrace.analysis.report.across import comparison_page
+from commtrace.analysis.report.device_spans import drawn_spans
 from commtrace.analysis.report.first import first_view
 from commtrace.analysis.report.page import Head, page
 from commtrace.analysis.report.parts import Section, block
@@ -366,3 +368,16 @@ def test_no_tick_stands_between_numbers_of_things() -> None:
     assert 0.5 in covering([0.5, 2.0], 0, 100).ticks
     assert covering([4.0, 64.0], 0, 100).ticks == [0.0, 20.0, 40.0, 60.0]
     assert covering([0.0, 1.0], 0, 100).ticks == [0.0, 1.0]
+
+
+def test_a_step_is_drawn_with_idle_time_at_its_ends() -> None:
+    """As while a device waits for the first batch of a step."""
+    found = analyse(DATA / "nccl-straggler", details=True)
+    windows = windows_by_process(found.run.activities)
+    drawn = found.of(drawn_spans)
+    assert drawn
+    for device in drawn:
+        [window] = (
+            one for (rank, _), own in windows.items() if rank == device.rank for one in own if one.step == device.step
+        )
+        assert device.end - device.begin >= window.end_ns - window.start_ns
