@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str, tmp_pa
 @pytest.mark.slow
 def test_of_several_groups_one_is_to_be_named() -> None:
     found = analyse(DATA / "nccl-two-hosts", details=True)
-    with pytest.raises(BadScenario, match=r"say which groups grow, as in GROUP=16; there are \w+ \(2 ranks\)"):
+    with pytest.raises(BadScenario, match=r"say which grows, as in GROUP=16; there are \w+ \(2 ranks\)"):
         found.predict({"world_size": 16})
     of_two = found.collectives[found.collectives["pg_ranks"].str.split().str.len() == 2]["process_group"].iloc[0]
     [row] = found.predict({"world_size": f"{of_two}=16"}).to_dict("records")

@@ -71,7 +71,13 @@ def tables_of(file: TraceFile) -> Tables:
     groups = [(g.name, g.ranks) for g in header.process_groups]
     # Annotations of engines that mark steps have names as torch's own by now.
     renamed = {f"ProfilerStep#{mark.step}" for mark in file.step_marks if not _is_step(mark.name)}
-    marks = [tuple(a[c] for c in _ANNOTATION) for a in rows["annotations"] if a["name"] not in renamed]
+    # Steps whose numbers do not go up have others.
+    before = {f"ProfilerStep#{mark.step}": mark.name for mark in file.step_marks if _is_step(mark.name)}
+    marks = [
+        (before.get(a["name"], a["name"]), *(a[c] for c in _ANNOTATION[1:]))
+        for a in rows["annotations"]
+        if a["name"] not in renamed
+    ]
     return {
         "header": (header.rank, header.world_size, header.backend, header.host, header.device_names, groups,
                    header.base_ns),
