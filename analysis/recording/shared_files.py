@@ -12,6 +12,9 @@ from typing import NamedTuple
 _NAME = re.compile(r"rank(?P<rank>[0-9]{1,7})(?:of(?P<world>[0-9]{1,8}))?-(?P<what>pid|device)(?P<number>[0-9]{1,10})")
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 
+MOST_IN_FILE = 1024
+"""Ranks in one file: no machine runs as many processes."""
+
 
 def rank_in_name(name: str) -> int | None:
     """The rank in a file name; None without one."""

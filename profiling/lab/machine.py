@@ -16,8 +16,9 @@ def this_machine(device: DeviceName) -> Here:
 
     gpus = torch.cuda.device_count() if parallel.rank_device(device, 0).type == "cuda" else 0
     cores = _cores()
-    all_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = free_bytes() or all_bytes  # where the system does not say it
+    free = free_bytes()
+    if free is None:  # the system does not say it
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     of_gpus = f"{gpus} x {torch.cuda.get_device_name(0)}, " if gpus else ""
     name = f"{socket.gethostname()}: {of_gpus}{cores} cores, {free / 1e9:.0f} GB of free memory"
     return Here(gpus, cores, free, name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading_checks import assert_read_or_told
 from rocprof_files import (
     ENDING,
     GENERIC,
@@ -27,7 +28,6 @@ from commtrace import analyse
 from commtrace.analysis.errors import DamagedTrace, NotATrace, TooLarge, TraceError
 from commtrace.analysis.formats.rocprof.ranks import processes_as_ranks
 from commtrace.analysis.formats.rocprof.reader import read_rocprof
-from commtrace.analysis.recording.checks import is_consistent
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 from commtrace.cli import main
@@ -66,14 +66,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def assert_told(path: Path) -> None:
     """What is read is consistent, and what is wrong is an error that names the file; never anything else."""
-    for keep_going in (False, True):
-        told = None
-        try:
-            found = read(path, keep_going=keep_going)
-        except TraceError as err:
-            found, told = [], str(err)
-        assert all(map(is_consistent, found))
-        assert told is None or (str(path) in told and "\n" not in told)
+    assert_read_or_told(path, read)
 
 
 @pytest.mark.parametrize("seed", with_slow(range(3), range(3, 30)))

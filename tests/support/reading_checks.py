@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from builders import write_bytes
 from oracle import Tables, oracle_tables, tables_of
 
 import commtrace.analysis.formats.kineto.reader
+from commtrace.analysis.errors import TraceError
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.part_stream import Indivisible
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from commtrace.analysis.formats.kineto.scan import picked
 from commtrace.analysis.formats.kineto.stream import EventStream
+from commtrace.analysis.recording.checks import is_consistent
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 from commtrace.analysis.recording.sizes import ReadSizes
@@ -91,3 +94,15 @@ def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.Mo
     assert_same_tables(tables(rewritten), fast)
     without_fast_path(monkeypatch)
     assert_same_tables(tables(path), fast)
+
+
+def assert_read_or_told(path: Path, read: Callable[..., list[RawTrace]]) -> None:
+    """What `read` gives is consistent, or it raises an error of ours that names the file, in one line."""
+    for keep_going in (False, True):
+        told = None
+        try:
+            found = read(path, keep_going=keep_going)
+        except TraceError as err:
+            found, told = [], str(err)
+        assert all(map(is_consistent, found))
+        assert told is None or (str(path) in told and "\n" not in told)

@@ -42,7 +42,7 @@ class InspectorLog:
     dropped: int = 0
     timed_by_cpu: int = 0
     proxies: ProxySums | None = None
-    """Sums of what proxies did, if they are wanted: they grow with the log."""
+    """What proxies did, by call; None where nobody asks for it, since it grows with the log."""
     proxies_dropped: int = 0
     _codes: dict[tuple[str, int, int, str, int], int] = field(default_factory=dict)
     _line: int = 0

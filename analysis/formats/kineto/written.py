@@ -12,7 +12,7 @@ from .events import WINDOW_END
 WORK_CATEGORIES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 """The category of what a device does, by what torch calls it in Perfetto's format."""
 CALL_CATEGORY, OPERATOR_CATEGORY, MARK_CATEGORY = "cuda_runtime", "cpu_op", "user_annotation"
-"""The categories of calls of the runtime, of operators, and of what people mark."""
+"""Categories of events on a CPU: runtime calls, operators, and ranges that people mark."""
 Where = tuple[int | str, int]
 """Process and thread; of a device its number, and 0."""
 
@@ -37,7 +37,7 @@ def work_arguments(
     operation: str | None = None,
     blocks_per_unit: float | None = None,
 ) -> dict[str, Any]:
-    """The arguments of what a device does; those that are None are not known."""
+    """The arguments of an activity of a device; what is not known is left out."""
     known = {
         "device": device, "stream": stream, "correlation": correlation, "bytes": size, "Collective name": operation,
         "blocks per SM": blocks_per_unit,

@@ -22,7 +22,7 @@ from ...core.kinds import COMM, kernel_kind
 from ...errors import MixedJobs, TraceError
 from ...recording.database import Database
 from ...recording.options import ReadOptions, RunFacts
-from ...recording.shared_files import SharedRank, natural_order, rank_in_name
+from ...recording.shared_files import MOST_IN_FILE, SharedRank, natural_order, rank_in_name
 from ..format import RanksInFiles
 from . import session
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, NAME_COLUMNS
@@ -34,8 +34,6 @@ _APART_NS = 2_000_000_000
 _LIMIT_BYTES = 100_000_000
 """What there is in an export that tells its ranks takes far less."""
 _MOST_NAMED = 8
-_MOST_PROCESSES = 1024
-"""No machine runs as many; their reader refuses so many ranks in a file."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +103,13 @@ def _export(path: Path) -> Export:
     """Look at an export; an unreadable one has no processes, and its reader will say why."""
     try:
         with Database(path, NSYS, Budget(_LIMIT_BYTES)) as database:
-            processes = list(islice(_processes(database), _MOST_PROCESSES + 1))
+            processes = list(islice(_processes(database), MOST_IN_FILE + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
             rank, world_size = session.rank_in_environment(tables)
     except TraceError:
         return Export(path)
-    if len(processes) > _MOST_PROCESSES:
+    if len(processes) > MOST_IN_FILE:
         return Export(path)
     some_communicate = any(process.communicates for process in processes)
     ranks = [process for process in processes if process.communicates or not some_communicate]

@@ -25,7 +25,7 @@ from .process import AGAIN, Agent, ProcessFacts, RecordedProcess, any_communicat
 
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TIMES_BYTES = 3
-"""What is decoded takes at most so many times the bytes of the document."""
+"""Decoded, a document takes at most so many times its bytes."""
 _GPU, _MARKER = 2, "MARKER"
 _MOST_AGENTS = 1 << 16
 _ANY_ENCODING = "replace"

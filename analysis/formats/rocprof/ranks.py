@@ -17,7 +17,7 @@ from ...core.escaping import encodable
 from ...errors import MixedJobs, TooLarge, TraceError
 from ...recording.compression import first_bytes
 from ...recording.options import ReadOptions
-from ...recording.shared_files import SharedRank, natural_order, rank_in_name
+from ...recording.shared_files import MOST_IN_FILE, SharedRank, natural_order, rank_in_name
 from ..format import RanksInFiles
 from ..others import SQLITE
 from .database import processes_in_database
@@ -26,8 +26,6 @@ from .process import ProcessFacts
 
 _APART_NS = 2_000_000_000
 _MOST_NAMED = 8
-_MOST_PROCESSES = 1024
-"""No machine runs as many; their reader refuses so many ranks in a file."""
 
 _InFile = tuple[Path, ProcessFacts]
 
@@ -79,7 +77,7 @@ def _held(path: Path) -> _Held:
         raise
     except TraceError:
         return _Held(path)
-    is_sound = 0 < len(processes) <= _MOST_PROCESSES and len({one.pid for one in processes}) == len(processes)
+    is_sound = 0 < len(processes) <= MOST_IN_FILE and len({one.pid for one in processes}) == len(processes)
     return _Held(path, tuple(processes) if is_sound else None)
 
 

@@ -350,5 +350,5 @@ def _scale_of_colours(drawing: Drawing, left: float, y: float, meaning: tuple[fl
 
 
 def _rounded(value: float) -> str:
-    """An end of a scale in the digits that clocks allow: one behind the point, or two of what is less than 1."""
+    """An end of a scale with as many digits as clocks allow: one decimal, or two digits below 1."""
     return "0" if not value else f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
